@@ -1,4 +1,4 @@
-// Package cli provides what all commands of countctl share: global flags and their environment
+// Package cli owns what all commands of countctl share: global flags and their environment
 // variables, the connection to the cluster, questions, progress, output and exit codes.
 //
 // It defines only the commands version, help and completion. The other packages pass their commands

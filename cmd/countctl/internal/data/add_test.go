@@ -34,7 +34,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// eventFile is a file of random events and what it adds to each row of posts.
+// eventFile is a file of random events. want has the counts that the file adds to each row of
+// posts.
 type eventFile struct {
 	text string
 	want map[uint64][]int64
@@ -139,7 +140,7 @@ func TestImportAdd(t *testing.T) {
 			t.Errorf("row %d is %v, want %v", id, got, want)
 		}
 	}
-	i.OK("import", path) // as values, whose progress file is a different one
+	i.OK("import", path) // import the values; this uses another progress file than --add
 	if got := server.Row(2); !slices.Equal(got, []int64{0, 0, -3, 1}) {
 		t.Errorf("row 2 is %v", got)
 	}
@@ -148,9 +149,9 @@ func TestImportAdd(t *testing.T) {
 	}
 }
 
-// If two runs add one file at once, the second adds nothing and prints the reason. When the first
-// has ended, all rows are added. On file systems without locks, a run stops once another session
-// has taken over its progress file.
+// If two runs add the same file at once, the second adds nothing and prints the reason, and the
+// first adds all rows. On a file system without locks, a run stops once its progress file has
+// another session.
 func TestTwoRunsAtOnceAddOnce(t *testing.T) {
 	for command, args := range map[string][]string{"replay": {"replay"}, "import --add": {"import", "--add"}} {
 		t.Run(command, func(t *testing.T) {
@@ -183,7 +184,7 @@ func TestTwoRunsAtOnceAddOnce(t *testing.T) {
 			if got := server.Row(1)[2]; got != 2 {
 				t.Errorf("two rows counted %d times", got)
 			}
-			// Another session's file stands where this run's was.
+			// Replace the progress file of a run by the file of another session.
 			against(t, server).OK(append(args, "--restart")...)
 			other := clitest.ReadAll(t, path+suffix)
 			server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
@@ -204,8 +205,8 @@ func TestTwoRunsAtOnceAddOnce(t *testing.T) {
 	}
 }
 
-// sessions records the body that each number of a producer carried. It fails the test if a number
-// carries two different bodies.
+// sessions records the request body for each number of a producer. It fails the test if two
+// requests with the same number have different bodies.
 type sessions struct {
 	t      *testing.T
 	mu     sync.Mutex
@@ -222,12 +223,12 @@ func (s *sessions) note(r *http.Request, body []byte) {
 	s.bodies[seq] = body
 }
 
-// Properties, with runs of countctl killed at random requests, answers lost and
-// split, and other flags from run to run:
+// Runs of countctl are killed at random requests. Answers are lost, or only some shards apply a
+// request. The flags differ between runs. These properties hold:
 //
-//  1. at the end each event is counted once;
-//  2. a number carries the same batch each time;
-//  3. no number falls out of the server's window.
+//  1. at the end, each event is counted once;
+//  2. a number always has the same batch;
+//  3. no number is below the server's window.
 func TestReplaySurvivesKills(t *testing.T) {
 	const events, rows, batch, kills = 6000, 200, 10, 12
 	seed := uint64(time.Now().UnixNano())
@@ -250,7 +251,7 @@ func TestReplaySurvivesKills(t *testing.T) {
 		args := []string{"replay", path, "--map", eventMap, "--batch", strconv.Itoa(batch), "--retry-for", "20s", "--addr", server.URL,
 			"--in-flight", strconv.Itoa(1 + random.IntN(32))}
 		if run > 0 && run%2 == 0 {
-			args = append(args, "--batch", "77", "--speed", "1e7") // the session keeps its cut
+			args = append(args, "--batch", "77", "--speed", "1e7") // these flags do not change the batches of the session
 		}
 		cmd := exec.Command(self, args...)
 		cmd.Env = append(os.Environ(), asCountctl+"=1")
@@ -281,18 +282,18 @@ func runUntil(t *testing.T, cmd *exec.Cmd, kill <-chan struct{}) error {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }() // ends with the process
+	go func() { ended <- cmd.Wait() }() // this goroutine ends when the process ends
 	select {
 	case err := <-ended:
 		return err
 	case <-kill:
-		_ = cmd.Process.Kill() // fails only for one that has ended
+		_ = cmd.Process.Kill() // ignore the error: Kill fails only if the process has ended
 		return <-ended
 	}
 }
 
-// disturb makes the server lose some answers. It returns a channel that is closed when
-// request killAt arrives, which is a good moment to kill the sender.
+// disturb makes the server lose some answers. It returns a channel that is closed when request
+// number killAt arrives. The caller then kills countctl.
 func disturb(s *nodetest.Server, noted *sessions, seed uint64, killAt int64) <-chan struct{} {
 	kill := make(chan struct{})
 	var mu sync.Mutex
@@ -335,7 +336,8 @@ func TestReplayKeepsToItsSpeed(t *testing.T) {
 		}
 		return nil
 	}
-	// The file has ten seconds with five events each, and the replay runs at ten times real time.
+	// The times in the file span ten seconds, with five events in each. The replay runs at ten
+	// times real time.
 	var text strings.Builder
 	text.WriteString("item,t,event\n")
 	for n := range 50 {
@@ -351,9 +353,9 @@ func TestReplayKeepsToItsSpeed(t *testing.T) {
 	}
 }
 
-// A session that began at full speed counts rows without a time, even if it is resumed at a lower
-// speed. A session that began at a lower speed rejects such rows, even if it is resumed at full
-// speed. Each run cuts the file in the same way, so each event counts once.
+// A session that began at full speed counts rows without a valid time, even if it is resumed at a
+// lower speed. A session that began at a lower speed rejects such rows, even if it is resumed at
+// full speed. All runs divide the file into the same batches, so each event counts once.
 func TestReplayResumedAtAnotherSpeedCutsAlike(t *testing.T) {
 	const text = "item,t,event\n1,1,like\n2,soon,like\n3,1,like\n4,NaN,like\n5,1,like\n6,1,like\n7,,like\n8,1,like\n"
 	cases := []struct {
@@ -414,8 +416,8 @@ func TestReplayRefusesABadRow(t *testing.T) {
 	}
 }
 
-// A file with bad rows never counts as completely added, however often and with whatever flags the
-// command is repeated.
+// If a file has bad rows, the command always exits with an error and reports them, even if it is
+// repeated with other flags.
 func TestAddOfAFinishedFileRemembersItsRejects(t *testing.T) {
 	cases := []struct{ name, text, command, add, rejects string }{
 		{"import --add", "id,like\nx,1\n1,1\ny,1\n", "import", "--add", ""},
@@ -453,7 +455,8 @@ func TestAddOfAFinishedFileRemembersItsRejects(t *testing.T) {
 	}
 }
 
-// If a continued run stops at a bad row, it still reports the rows that the previous run rejected.
+// A run that continues without --on-error skip still reports the rows that the previous run
+// rejected.
 func TestRejectsOfAStoppedRunAreCounted(t *testing.T) {
 	for _, kind := range []string{"values", "--add"} {
 		t.Run(kind, func(t *testing.T) {
@@ -529,7 +532,8 @@ func TestAddDoesNotBeginAnewByItself(t *testing.T) {
 	}
 }
 
-// A run that sent nothing leaves nothing behind that blocks the next run.
+// A run that fails before it sends anything leaves the progress file unchanged, so the next run can
+// have other flags.
 func TestARunThatSentNothingBlocksNothing(t *testing.T) {
 	cases := []struct{ name, text, command, wrong, right string }{
 		{"replay", "item,t,event\n1,1,retweet\n1,2,like\n", "replay", "--map retweeet=repost", "--map retweet=repost"},
@@ -580,7 +584,7 @@ func TestAddOfAForgottenSessionStops(t *testing.T) {
 	}
 }
 
-// countIncrs answers the nth increment, and those after it, with a fault.
+// countIncrs makes the server answer the nth increment, and all later ones, with a fault.
 func countIncrs(s *nodetest.Server, nth int, fault *nodetest.Fault) {
 	var mu sync.Mutex
 	s.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
@@ -595,8 +599,8 @@ func countIncrs(s *nodetest.Server, nth int, fault *nodetest.Fault) {
 	})
 }
 
-// The answer that names the overflowed sum is lost, and the answer to a repeat does not name the
-// sum.
+// The server loses the answer that names the sum that does not fit. The answer to the repeated
+// request does not name it.
 func TestAddNamesSumsThatPerhapsDoNotFit(t *testing.T) {
 	server := nodetest.New(t)
 	server.Put(7, 0, 0, 1<<63-1, 0)
@@ -616,14 +620,14 @@ func TestAddNamesSumsThatPerhapsDoNotFit(t *testing.T) {
 	}
 }
 
-// A file with sums that did not fit never counts as completely added, however often and with
-// whatever flags the command is repeated.
+// If sums did not fit, the command always exits with an error and reports their rows, even if it is
+// repeated with other flags.
 func TestAddOfAFileRemembersItsOverflows(t *testing.T) {
 	const full = 1<<63 - 1
 	added := "id,like\n40,1\n44,1\n40,2\n48,1\n"
 	cases := []struct {
 		name, text, command, flags string
-		stops                      bool // the first run, at the sum
+		stops                      bool // the first run stops at a sum that does not fit
 		full                       []uint64
 		rejected                   int64 // rows
 		ids                        string

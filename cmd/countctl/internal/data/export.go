@@ -24,7 +24,7 @@ type exportFlags struct {
 	retryFor time.Duration
 }
 
-// errRowsMissing is returned by an export that has left out shards.
+// errRowsMissing is returned if an export has left out shards.
 var errRowsMissing = errors.New("rows are missing")
 
 type exportOutput struct {
@@ -69,8 +69,8 @@ were when they were read.`,
 	return cmd
 }
 
-// checkOutput refuses a path that looks like the name of a keyspace. Without --yes it also
-// refuses a file that exists.
+// checkOutput returns an error if path looks like the name of a keyspace. Without --yes, it also
+// returns an error if the file exists.
 func checkOutput(c *cli.CLI, path string) error {
 	if path == cli.StreamName {
 		return nil
@@ -81,8 +81,8 @@ func checkOutput(c *cli.CLI, path string) error {
 	return c.RefuseExisting(path)
 }
 
-// exportTo creates a CSV file and calls write to fill it. The file appears whole or not at
-// all.
+// exportTo creates a CSV file and calls write to fill it. The file appears only when it is
+// complete.
 func exportTo(c *cli.CLI, path string, retryFor time.Duration, write func(*client.Client, *bulk.CSVWriter) error) error {
 	server, err := c.ConnectWaiting(retryFor)
 	if err != nil {
@@ -119,13 +119,14 @@ func exportFile(ctx context.Context, c *cli.CLI, path string, f exportFlags) err
 	if err != nil {
 		return err
 	}
-	if path != cli.StreamName { // else standard output has the rows
+	if path != cli.StreamName { // standard output may contain only the rows
 		err = c.Print(done, done.table)
 	}
 	return errors.Join(err, missingError(f.keyspace, done.UnreadableShards))
 }
 
-// missingError returns the error for shards that an export has left out, or nil.
+// missingError returns an error that names the shards that an export has left out, or nil if there
+// are none.
 func missingError(keyspace string, shards []int) error {
 	if len(shards) == 0 {
 		return nil
@@ -190,13 +191,13 @@ func exportRows(ctx context.Context, c *cli.CLI, server *client.Client, out *bul
 	return err
 }
 
-// exportValues copies the row's counts to values, in the order of columns. It reports whether any
-// of these counts is not 0.
+// exportValues sets values to the row's counts, in the order of columns. It reports whether any of
+// these counts is not 0.
 func exportValues(values []int64, row client.Row, columns []string) bool {
 	counted := false
 	for i, column := range columns {
 		if i < len(row.Counts) && row.Counts[i].Column == column {
-			values[i] = row.Counts[i].Value // the server's usual order
+			values[i] = row.Counts[i].Value // usual case: the server answers in the order of columns
 		} else {
 			values[i], _ = row.Counts.Get(column)
 		}

@@ -161,8 +161,8 @@ func TestExportTriesAPageAgain(t *testing.T) {
 	}
 }
 
-// After most nodes died, an export writes the remaining rows, names the missing shards, and
-// fails.
+// If no node has a replica of a shard, an export with --skip-unreadable writes the other rows,
+// names the missing shard, and exits with an error.
 func TestExportSkipsShardsThatNobodyHas(t *testing.T) {
 	server := nodetest.New(t)
 	server.Put(9, 1, 0, 0, 0)

@@ -22,8 +22,8 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// A command refuses a pipe at once, and names the remedy. A signal ends the read of a silent
-// standard input and of a pipe.
+// An import of a pipe fails at once, and the error names a remedy. A signal ends an import that
+// waits for standard input.
 func TestPipes(t *testing.T) {
 	server := nodetest.New(t)
 	pipe := filepath.Join(t.TempDir(), "pipe")
@@ -55,7 +55,7 @@ func TestPipes(t *testing.T) {
 			cmd.Stderr = &stderr
 			must(t, cmd.Start())
 			must1(fmt.Fprint(in, text))
-			time.Sleep(300 * time.Millisecond) // usually countctl has read the text by now; the signal must end it in any case
+			time.Sleep(300 * time.Millisecond) // enough time for countctl to read the text, but the test does not depend on it
 			must(t, cmd.Process.Signal(signal))
 			ended := make(chan error, 1)
 			go func() { ended <- cmd.Wait() }()
@@ -112,8 +112,8 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// Rejects have the delimiter of their file, so that they can be corrected and imported with the
-// same flags. This also holds for rejects of a continued run.
+// The file of rejects has the delimiter of the source file, so that it can be corrected and
+// imported with the same flags. A continued run uses that delimiter too.
 func TestRejectsOfAnotherDelimiter(t *testing.T) {
 	server := nodetest.New(t)
 	i := against(t, server)
@@ -140,8 +140,8 @@ func TestRejectsOfAnotherDelimiter(t *testing.T) {
 	}
 }
 
-// Each key whose id is not a number becomes a reject, and the exit code shows this. Keys of another
-// form are no rejects. Rejects of earlier runs stay in the file.
+// If a key matches a pattern but its id is not a number, the import rejects it and exits with an
+// error. Keys that match no pattern are not rejected. Rejects of earlier runs stay in the file.
 func TestImportRedisBadIDs(t *testing.T) {
 	addr := proctest.StartRedis(t)
 	peer := redis.NewClient(&redis.Options{Addr: addr})
@@ -173,7 +173,7 @@ func TestImportRedisBadIDs(t *testing.T) {
 	if server.Row(1)[2] != 3 || server.Row(2)[2] != 3 || server.Row(7)[3] != 1 || server.Rows() != 3 {
 		t.Errorf("%d rows: %v, %v, %v", server.Rows(), server.Row(1), server.Row(2), server.Row(7))
 	}
-	// Whatever comes after, the rejects stay.
+	// No later command removes the rejects.
 	for _, again := range [][]string{append(slices.Clone(skip), "--verify-only"), append(slices.Clone(skip), "--restart"), {"import", "redis://" + addr + "/0", "--pattern", "h:{id}=posts", "--on-error", "skip", "--rejects", rejects, "--state", filepath.Join(dir, "q")}} {
 		i.Run(again...)
 		if now := clitest.ReadAll(t, rejects); !strings.HasPrefix(now, text) || strings.Count(now, "reason,key") != 1 {
@@ -206,7 +206,7 @@ func TestImportRedisNamesKeysThatExpire(t *testing.T) {
 	}
 }
 
-// A late write of a run from Redis that was killed changes nothing.
+// A run of an import from Redis fails. Its late writes change nothing after a later run.
 func TestLateWriteOfAnEarlierCopyChangesNothing(t *testing.T) {
 	from := newSource(t, 300)
 	server := nodetest.New(t)
@@ -239,7 +239,8 @@ func TestLateWriteOfAnEarlierCopyChangesNothing(t *testing.T) {
 	}
 }
 
-// export needs the name of a file, and refuses the name of a keyspace in its place.
+// The argument of export is the name of a file. export refuses an argument that looks like the name
+// of a keyspace.
 func TestExportWantsAFile(t *testing.T) {
 	t.Chdir(t.TempDir())
 	server := nodetest.New(t)

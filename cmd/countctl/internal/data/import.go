@@ -13,19 +13,19 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// Commands returns the commands of this package.
+// importOutput is the JSON output of an import of a file.
 type importOutput struct {
 	File          string  `json:"file"`
 	Keyspace      string  `json:"keyspace"`
-	Rows          int64   `json:"rows"`                    // acknowledged rows, including those of the previous run
-	Rejected      int64   `json:"rejected"`                // rejected rows of both runs, including those of Overflows
-	DoneBefore    bool    `json:"done_before,omitempty"`   // increments: nothing was left to add
+	Rows          int64   `json:"rows"`                    // acknowledged rows of all runs
+	Rejected      int64   `json:"rejected"`                // rejected rows of all runs, including those of Overflows
+	DoneBefore    bool    `json:"done_before,omitempty"`   // an earlier run had added the whole file
 	RejectsFile   string  `json:"rejects_file,omitempty"`  // file of the rejected rows
-	ResumedAfter  int64   `json:"resumed_after,omitempty"` // line that the previous run had reached
-	Seconds       float64 `json:"seconds"`                 // time of this run
+	ResumedAfter  int64   `json:"resumed_after,omitempty"` // line after which this run continued
+	Seconds       float64 `json:"seconds"`                 // duration of this run
 	RowsPerSecond float64 `json:"rows_per_second"`         // average rate of this run
 
-	Overflows bulk.Overflows `json:"overflows,omitzero"` // overflows of increments, including the previous run's
+	Overflows bulk.Overflows `json:"overflows,omitzero"` // rows of all runs whose sum did not fit
 }
 
 func importCommand(c *cli.CLI) *cobra.Command {
@@ -90,7 +90,7 @@ redis-HOST-PORT-DB.progress, unless Redis was restarted since.`,
 	return cmd
 }
 
-// importDone prints the result of a run. It returns an error when rows were rejected.
+// importDone prints the result of a run. It returns an error if rows were rejected.
 func importDone(c *cli.CLI, out importOutput, f importFlags) error {
 	if err := c.Print(out, out.table); err != nil {
 		return err
@@ -113,7 +113,7 @@ func (o importOutput) table(t *cli.Table) {
 	t.Row(o.File, o.Keyspace, cli.Grouped(o.Rows), cli.Grouped(o.Rejected), fmt.Sprintf("%.1f", o.Seconds), cli.Grouped(int64(o.RowsPerSecond)))
 }
 
-// importSource is an open file, and the server for its rows.
+// importSource is an open file, with a client and the keyspace for its rows.
 type importSource struct {
 	path     string
 	in       *bulk.CSVReader
@@ -158,7 +158,8 @@ func openImport(ctx context.Context, c *cli.CLI, path string, f *importFlags) (*
 	return s, nil
 }
 
-// lockState locks the progress file, because two concurrent runs would use the same numbers.
+// lockState locks the progress file state. Without the lock, two concurrent runs would use the same
+// numbers.
 func lockState(source, state string) (unlock func(), err error) {
 	unlock, err = bulk.LockProgress(state)
 	if errors.Is(err, bulk.ErrLocked) {
@@ -178,13 +179,14 @@ func (s *importSource) Close() {
 	s.server.Close()
 }
 
-// importRun is a bulk.Import or a bulk.Replay.
+// importRun is a bulk.FileImport or a bulk.Replay.
 type importRun interface {
 	Run(ctx context.Context) (bulk.Summary, error)
 	RowsAcked() int64
 }
 
-// importFile runs the import of a file, from the check of its flags to its summary.
+// importFile runs the import of a file: it checks the flags, imports the rows and prints the
+// result.
 func importFile(ctx context.Context, c *cli.CLI, path string, f importFlags) error {
 	s, err := openImport(ctx, c, path, &f)
 	if err != nil {
@@ -202,7 +204,7 @@ func importFile(ctx context.Context, c *cli.CLI, path string, f importFlags) err
 		}
 		if cfg.From.Session.Done {
 			fmt.Fprintf(c.Err, "%s was added before; --restart adds it once more\n", path)
-			f.rejects = cfg.From.Rejects // this run rejects no rows
+			f.rejects = cfg.From.Rejects // this run has no rejects, so the output names those of the earlier run
 			out := outputOf(path, cfg.From.Summary(), cfg.From, f)
 			out.DoneBefore = true
 			return importDone(c, out, f)

@@ -22,7 +22,7 @@ import (
 	"github.com/countd/countd/internal/nodetest"
 )
 
-// manyRows is a file of n rows of ids 1 … n, and three columns.
+// manyRows returns a file of n rows, with ids 1 … n and three columns of counts.
 func manyRows(n int) string {
 	var b strings.Builder
 	b.WriteString("id,created_at,reposts,comments,likes\n")
@@ -34,7 +34,7 @@ func manyRows(n int) string {
 
 const mapAll = "reposts=repost,comments=comment,likes=like"
 
-// wantMany checks that a server holds the rows of manyRows.
+// wantMany checks that a server has the rows of manyRows.
 func wantMany(t *testing.T, s *nodetest.Server, n int) {
 	t.Helper()
 	if s.Rows() != n {
@@ -47,7 +47,8 @@ func wantMany(t *testing.T, s *nodetest.Server, n int) {
 	}
 }
 
-// countSets counts the rows sent by Set, and lets fail refuse the nth request.
+// countSets counts the rows in requests that set values. It calls fail for the nth request and
+// answers with the result, unless that is nil.
 func countSets(s *nodetest.Server, fail func(n int64) *nodetest.Fault) *atomic.Int64 {
 	var rows, requests atomic.Int64
 	s.Fail = func(r *http.Request, body []byte) *nodetest.Fault {
@@ -87,7 +88,7 @@ func TestImport(t *testing.T) {
 			if c.file != "" {
 				path = clitest.WriteTemp(t, c.file, c.text)
 			}
-			for range 2 { // to do it again changes nothing
+			for range 2 { // a second import changes nothing
 				i.Stdin = c.text
 				out := clitest.Decode[importOutput](t, i.OK(append([]string{"import", path, "-o", "json"}, strings.Fields(c.flags)...)...))
 				if out.Rows != n || out.Rejected != 0 || out.ResumedAfter != 0 {
@@ -111,8 +112,8 @@ func TestImportSetsZeros(t *testing.T) {
 	}
 }
 
-// A late copy of an import's request changes nothing, even after later increments, because all
-// tries of the request share an identity.
+// A late copy of an import's request changes nothing, even after later increments, because each
+// copy has the number of the first try.
 func TestLateCopyOfAnImportChangesNothing(t *testing.T) {
 	server := nodetest.New(t)
 	var mu sync.Mutex
@@ -155,8 +156,8 @@ func TestLateCopyOfAnImportChangesNothing(t *testing.T) {
 	}
 }
 
-// Properties: (1) among rows with the same id, the last row in the file wins, however requests are
-// refused, cut off or answered late; (2) the import reports no row as imported that is not.
+// Requests are refused, cut off or answered late. Still, among rows with the same id, the last row
+// in the file wins. The import reports only rows as imported that are imported.
 func TestImportKeepsTheOrderOfOneIDUnderFaults(t *testing.T) {
 	server := nodetest.New(t)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -166,7 +167,7 @@ func TestImportKeepsTheOrderOfOneIDUnderFaults(t *testing.T) {
 		{Status: 504, Code: "outcome_unknown", After: true},
 		{Hang: true}, {Hang: true, After: true},
 	}
-	var draw = make(chan *nodetest.Fault, 100) // requests come from many goroutines
+	var draw = make(chan *nodetest.Fault, 100) // a channel, because the server handles requests in many goroutines
 	for range cap(draw) {
 		draw <- faults[random.IntN(len(faults))]
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// Defaults of an import, measured on 2 busy cores shared with a one-node server. Batches of
-// 1,000 rows with 4 requests in flight brought 250,000 to 310,000 rows/s. Batches of 2,000
-// with 8 requests brought 480,000 to 530,000. Batches of 5,000 with 8 requests brought some
-// 15 % more, but bodies and pauses were more than twice as large.
+// Defaults of an import, from measurements on 2 busy cores shared with a one-node server. With
+// batches of 1,000 rows and 4 requests in flight, it imported 250,000 to 310,000 rows/s. With 2,000
+// rows and 8 requests, it imported 480,000 to 530,000 rows/s. With 5,000 rows and 8 requests, it
+// was about 15 % faster, but request bodies and pauses were more than twice as large.
 const (
 	importBatchDefault = 2000
 	importLanesDefault = 8
@@ -29,9 +29,9 @@ const (
 )
 
 type importFlags struct {
-	about     bulk.FileState // the kind of the import, and the flags about the file and the keyspace
-	column    string         // the column that members import writes, like member
-	member    string         // column of the file
+	about     bulk.FileState // kind of the import, and values of flags about the file and the keyspace; other fields are zero
+	column    string         // column whose sets "members import" changes; "" for other imports
+	member    string         // column of the file with the members; "" for other imports
 	onError   string
 	rejects   string
 	state     string
@@ -41,7 +41,7 @@ type importFlags struct {
 	retryFor  time.Duration
 	delimiter string
 	comma     rune    // delimiter as a character, set by check
-	speed     float64 // speed of a replay, times real time; 0 does not wait
+	speed     float64 // speed of a replay, as a multiple of real time; 0 to not wait
 }
 
 // register adds the flags that import and replay share.
@@ -59,8 +59,8 @@ func (f *importFlags) register(c *cli.CLI, cmd *cobra.Command, idColumn string) 
 	cli.RetryFlag(flags, &f.retryFor)
 }
 
-// stateSuffix returns the suffix of the default progress file. It differs by kind, so that
-// an import of values does not overwrite the progress of increments.
+// stateSuffix returns the suffix of the default progress file. Each kind has its own suffix, so
+// that an import of values does not overwrite the progress of an import of increments.
 func (f *importFlags) stateSuffix() string {
 	switch f.about.Kind {
 	case bulk.KindAdd:
@@ -84,7 +84,7 @@ func (f *importFlags) again() string {
 	return "import that"
 }
 
-// checkValues checks the flags that every import has.
+// checkValues checks the values of the flags that every import has.
 func (f *importFlags) checkValues() error {
 	if f.onError != onErrorStop && f.onError != onErrorSkip {
 		return cli.Usagef("--on-error is stop or skip, not %q", f.onError)
@@ -98,7 +98,8 @@ func (f *importFlags) checkValues() error {
 	return nil
 }
 
-// check checks the flags of an import of a file, and fills in the file names.
+// check checks the flags of an import of a file, and sets the default names of the progress file
+// and the rejects.
 func (f *importFlags) check(path string) error {
 	if err := f.checkValues(); err != nil {
 		return err
@@ -121,7 +122,7 @@ func (f *importFlags) check(path string) error {
 		return nil
 	}
 	if f.state == "" {
-		f.state = resolved(path) + f.stateSuffix() // a link to a file shares the progress file of its target
+		f.state = resolved(path) + f.stateSuffix() // for a link, use the progress file of its target
 	}
 	f.state = resolved(f.state)
 	if skip && f.rejects == "" {
@@ -130,8 +131,8 @@ func (f *importFlags) check(path string) error {
 	return nil
 }
 
-// checkFiles returns an error if the command would overwrite the file that it reads, or use
-// one file for two purposes.
+// checkFiles returns an error if the command would overwrite the file that it reads, or use the
+// same file as progress file and rejects.
 func (f *importFlags) checkFiles(c *cli.CLI, path string) error {
 	input, err := os.Stat(path)
 	if in, ok := c.In.(*os.File); ok && path == cli.StreamName {
@@ -145,7 +146,7 @@ func (f *importFlags) checkFiles(c *cli.CLI, path string) error {
 	return f.checkDistinct()
 }
 
-// checkDistinct refuses one file for the progress and the rejects.
+// checkDistinct returns an error if the progress file and the rejects are the same file.
 func (f *importFlags) checkDistinct() error {
 	if f.state != "" && f.rejects != "" && cli.SameFile(f.state, f.rejects) {
 		return cli.Usagef("--rejects and --state must not be one file")
@@ -153,8 +154,8 @@ func (f *importFlags) checkDistinct() error {
 	return nil
 }
 
-// resolved returns the target of a path's symbolic links, or the path itself if the file does not
-// exist yet.
+// resolved resolves the symbolic links in a path. If the file does not exist yet, it returns the
+// path itself.
 func resolved(path string) string {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		return target

@@ -13,9 +13,10 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// findPlace returns where the import begins: after the rows of an earlier run of the same import,
-// or at the start. If the progress file belongs to another import of values, findPlace prints that,
-// and the import begins at the start. That is always right, because values are absolute.
+// findPlace returns the state with which an import of values begins: that of an earlier run of the
+// same import, or a new one. If the progress file belongs to another import of values, findPlace
+// prints that and returns a new state. It is always correct to begin at the start, because values
+// are absolute.
 func findPlace(ctx context.Context, c *cli.CLI, s *importSource, f importFlags) (bulk.FileState, error) {
 	about, err := describe(ctx, s, f)
 	if err == nil {
@@ -44,8 +45,8 @@ func findPlace(ctx context.Context, c *cli.CLI, s *importSource, f importFlags) 
 	return before, nil
 }
 
-// describe returns the source and the target of a run, without its columns. By these, a run
-// recognises its progress file.
+// describe returns a state that describes the source and the target of a run, without its columns.
+// The run compares it with the state in the progress file.
 func describe(ctx context.Context, s *importSource, f importFlags) (bulk.FileState, error) {
 	about := f.about
 	about.Input, about.Addr = s.input, s.server.Addr()
@@ -61,7 +62,8 @@ func describe(ctx context.Context, s *importSource, f importFlags) (bulk.FileSta
 	return about, err
 }
 
-// mapColumns fills in the columns of a run that begins now.
+// mapColumns sets the columns of about and their numbers, from the flags, the file and the
+// keyspace.
 func (s *importSource) mapColumns(about *bulk.FileState, f importFlags) (err error) {
 	if about.Columns, err = f.mapColumns(s); err == nil {
 		about.Numbers = numbersOf(about.Columns, s.keyspace)
@@ -69,9 +71,10 @@ func (s *importSource) mapColumns(about *bulk.FileState, f importFlags) (err err
 	return err
 }
 
-// firstGroup returns the number of a keyspace's first Raft group, which no other keyspace ever has.
-// It returns 0 if the caller may not read the number. A node lists the groups of which it has a
-// replica; reading other groups needs the rights of an operator.
+// firstGroup returns the number of a keyspace's first Raft group. A keyspace that is dropped and
+// created again has another number. cluster lists only the groups of which the node has a replica,
+// and listing all groups needs the rights of an operator. If neither list has the keyspace,
+// firstGroup returns 0.
 func firstGroup(ctx context.Context, server *client.Client, cluster admin.Cluster, keyspace string) (uint32, error) {
 	for _, g := range cluster.Groups {
 		if g.Keyspace == keyspace {
@@ -93,8 +96,8 @@ func firstGroup(ctx context.Context, server *client.Client, cluster admin.Cluste
 	return 0, nil
 }
 
-// confirm returns the last check of a run. It fails if, during the run, the file was written to
-// or the keyspace was dropped and made again.
+// confirm returns the function for FileConfig.Confirm. It returns an error if the file was written
+// to during the run, or if the keyspace was dropped and created again.
 func (s *importSource) confirm(from bulk.FileState, f importFlags) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := s.in.Unchanged(); err != nil {
@@ -108,7 +111,7 @@ func (s *importSource) confirm(from bulk.FileState, f importFlags) func(context.
 	}
 }
 
-// errMadeAgain is returned by a run during which its keyspace was dropped and made again.
+// errMadeAgain is returned if the keyspace was dropped and created again during the run.
 var errMadeAgain = errors.New("the keyspace was dropped and made again meanwhile, and what was written before went with it")
 
 func readState(f importFlags) (bulk.FileState, bool, error) {
@@ -154,8 +157,9 @@ func explainImport(err error, path string, f importFlags, s bulk.Summary) error 
 }
 
 // findSession returns the state of an earlier run, or a state with a new session. It also returns
-// the columns of the session that the keyspace no longer has. A session of another file or cluster
-// stops the command: replacing it would lose track of its requests in flight.
+// the columns of the session that the keyspace no longer has. If the progress file has a session of
+// another file or cluster, it returns an error. Without that session, its requests in flight could
+// no longer be tracked.
 func findSession(ctx context.Context, c *cli.CLI, s *importSource, f importFlags) (bulk.FileState, []string, error) {
 	about, err := describe(ctx, s, f)
 	if err != nil {
@@ -171,7 +175,7 @@ func findSession(ctx context.Context, c *cli.CLI, s *importSource, f importFlags
 		err := s.mapColumns(&about, f)
 		return about.BeginSession(f.batch, f.speed*replayTick.Seconds()), nil, err
 	}
-	if len(before.Differences(about)) > 0 { // a different --map may still map the columns in the same way
+	if len(before.Differences(about)) > 0 { // another --map is no difference if it gives the same columns
 		if err := s.mapColumns(&about, f); err != nil {
 			return about, nil, err
 		}
@@ -198,7 +202,8 @@ func findSession(ctx context.Context, c *cli.CLI, s *importSource, f importFlags
 	return before, missing, nil
 }
 
-// mapColumns returns the columns of the file that go to columns of the keyspace, by --map.
+// mapColumns returns which columns of the file go to which columns of the keyspace, as --map
+// defines.
 func (f *importFlags) mapColumns(s *importSource) ([]bulk.Column, error) {
 	switch {
 	case f.about.Kind == bulk.KindEvents:
@@ -239,9 +244,9 @@ func (f *importFlags) mapColumns(s *importSource) ([]bulk.Column, error) {
 	return columns, nil
 }
 
-// mapEvents returns the column of each event that a replay counts, with "" for an event that counts
-// for nothing. The session keeps the mapping: a column that is created later counts no events of
-// this session.
+// mapEvents returns the column for each event of a replay, with "" for an event that changes no
+// column. An event with the name of a column goes to that column, unless mapping has the event. The
+// result is stored in the session, so the session does not use a column that is created later.
 func mapEvents(keyspace client.Keyspace, mapping []string) ([]bulk.Column, error) {
 	var columns []bulk.Column
 	for _, pair := range mapping {
@@ -271,8 +276,8 @@ func hasEvent(columns []bulk.Column, event string) bool {
 	return slices.ContainsFunc(columns, func(c bulk.Column) bool { return c.File == event })
 }
 
-// numbersOf returns the numbers of columns in the keyspace, or -1 for a column that it
-// lacks.
+// numbersOf returns the numbers of the columns in the keyspace, with -1 for a column that the
+// keyspace lacks.
 func numbersOf(columns []bulk.Column, keyspace client.Keyspace) []int {
 	names, numbers := keyspace.Numbered(), make([]int, len(columns))
 	for i, c := range columns {
@@ -284,8 +289,8 @@ func numbersOf(columns []bulk.Column, keyspace client.Keyspace) []int {
 	return numbers
 }
 
-// gone returns the columns of a session that the keyspace no longer has. A dropped column is gone
-// even if a new one has its name.
+// gone returns the columns of a session that the keyspace no longer has. This includes a dropped
+// column even if a new column has the same name.
 func gone(session bulk.FileState, keyspace client.Keyspace) []string {
 	var columns []string
 	for i, c := range session.Columns {

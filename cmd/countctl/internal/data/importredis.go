@@ -24,13 +24,13 @@ import (
 	"github.com/countd/countd/internal/program"
 )
 
-// redisBatchDefault is the default of --batch, in keys. Redis answers a step of that size
-// in about a millisecond.
+// redisBatchDefault is the default of --batch, in keys. Redis answers a SCAN of this size in about
+// a millisecond.
 const redisBatchDefault = 1000
 
 const redisTimeout = 30 * time.Second
 
-// redisFlags are the flags that only an import from Redis has.
+// redisFlags holds the flags that only an import from Redis has.
 type redisFlags struct {
 	patterns   []string
 	verify     bool
@@ -40,17 +40,17 @@ type redisFlags struct {
 
 type redisOutput struct {
 	Source       string        `json:"source"`
-	Keys         int64         `json:"keys"`                    // read, including the previous run
-	Values       int64         `json:"values"`                  // copied, likewise
-	Ignored      int64         `json:"ignored"`                 // keys, and fields of hashes, that match no pattern or column
-	Left         bulk.Names    `json:"left,omitempty"`          // the part of Ignored that --map could name but does not
-	Rejected     int64         `json:"rejected"`                // values that are not counts, and keys whose ids are no numbers
-	Expiring     int64         `json:"expiring,omitempty"`      // keys that were copied and have a time to live
-	ExpiringKeys []string      `json:"expiring_keys,omitempty"` // the first of them
+	Keys         int64         `json:"keys"`                    // number of keys that were read by all runs
+	Values       int64         `json:"values"`                  // number of values that were copied by all runs
+	Ignored      int64         `json:"ignored"`                 // number of keys, and of fields of hashes, that match no pattern or column
+	Left         bulk.Names    `json:"left,omitempty"`          // names in Ignored that --map does not mention, with their numbers
+	Rejected     int64         `json:"rejected"`                // number of values that are not counts, and of keys whose ids are not numbers
+	Expiring     int64         `json:"expiring,omitempty"`      // number of copied keys that have a time to live
+	ExpiringKeys []string      `json:"expiring_keys,omitempty"` // the first of these keys
 	RejectsFile  string        `json:"rejects_file,omitempty"`
 	Resumed      bool          `json:"resumed,omitempty"`
 	Verified     *bulk.Verdict `json:"verified,omitempty"`
-	Seconds      float64       `json:"seconds"` // time of this run
+	Seconds      float64       `json:"seconds"` // duration of this run
 }
 
 func (r *redisFlags) register(cmd *cobra.Command) {
@@ -65,8 +65,8 @@ func fromRedis(source string) bool {
 	return strings.HasPrefix(source, "redis://") || strings.HasPrefix(source, "rediss://")
 }
 
-// importRedis copies the counts of a Redis database, from the check of its flags to its
-// summary.
+// importRedis runs an import from a Redis database: it checks the flags, copies the counts and
+// prints the result.
 func importRedis(ctx context.Context, c *cli.CLI, source string, f importFlags, r redisFlags) error {
 	options, patterns, err := checkRedis(source, &f, &r)
 	if err != nil {
@@ -81,7 +81,7 @@ func importRedis(ctx context.Context, c *cli.CLI, source string, f importFlags, 
 	if err != nil {
 		return err
 	}
-	logging.Disable() // go-redis would repeat the error on standard error
+	logging.Disable() // otherwise go-redis would also print errors
 	peer := redis.NewClient(options)
 	defer peer.Close()
 	if f.state != "" {
@@ -129,7 +129,7 @@ func explainRedis(err error) error {
 	return fmt.Errorf("%w; run it again to continue", err)
 }
 
-// runRedis copies and compares, as requested.
+// runRedis copies the counts, compares them, or does both, as the flags request.
 func runRedis(ctx context.Context, run *bulk.RedisImport, r redisFlags, out *redisOutput) (state bulk.RedisState, err error) {
 	if !r.verifyOnly {
 		state, err = run.Run(ctx)
@@ -146,7 +146,7 @@ func runRedis(ctx context.Context, run *bulk.RedisImport, r redisFlags, out *red
 	return state, err
 }
 
-// checkRedis checks the flags that need no connection, and sets defaults.
+// checkRedis checks the flags as far as this needs no connection, and sets defaults.
 func checkRedis(source string, f *importFlags, r *redisFlags) (*redis.Options, []*bulk.Pattern, error) {
 	options, err := redis.ParseURL(source)
 	if err != nil {
@@ -183,11 +183,12 @@ func checkRedis(source string, f *importFlags, r *redisFlags) (*redis.Options, [
 	return options, patterns, nil
 }
 
-// redisColumns returns, for each keyspace, the column for each name of a count. A name of
-// --map gets its column if the keyspace has that column. Each column also has its own name.
+// redisColumns returns RedisConfig.Columns: for each keyspace, a map from names in Redis to
+// columns. A column has its own name and the names that --map gives it. If --map maps a name to "",
+// the name has no column.
 func redisColumns(ctx context.Context, server *client.Client, patterns []*bulk.Pattern, mapping []string) (map[string]map[string]string, error) {
 	all, has := map[string]map[string]string{}, map[string][]string{}
-	var columns []string // columns of any keyspace
+	var columns []string // columns of all keyspaces
 	for _, p := range patterns {
 		keyspace, err := cli.FindCounters(ctx, server, p.Keyspace)
 		if err != nil {
@@ -223,8 +224,8 @@ func redisColumns(ctx context.Context, server *client.Client, patterns []*bulk.P
 	return all, nil
 }
 
-// findRedisPlace returns where the import begins: after the progress of an earlier run, or
-// at the start, which is always correct because values are absolute.
+// findRedisPlace returns the state with which the import begins: that of an earlier run, or a new
+// one. It is always correct to begin at the start, because values are absolute.
 func findRedisPlace(ctx context.Context, c *cli.CLI, server *client.Client, peer *redis.Client, patterns []*bulk.Pattern, f importFlags, r redisFlags) (bulk.RedisState, error) {
 	info, err := peer.Info(ctx, "server").Result()
 	if err != nil {
@@ -259,7 +260,7 @@ func findRedisPlace(ctx context.Context, c *cli.CLI, server *client.Client, peer
 		fmt.Fprintf(c.Err, "%s is of another import (the Redis process, the server, the keyspaces, the patterns or --map differ): starting from the beginning\n", f.state)
 		return about.Begin(before), nil
 	case before.Place.Pattern == len(before.Patterns):
-		return about.Begin(before), nil // the import is complete, but there may be new keys
+		return about.Begin(before), nil // the earlier import is complete; begin again, because there may be new keys
 	}
 	if before.Keys > 0 {
 		fmt.Fprintf(c.Err, "going on after %s\n", cli.Counted(before.Keys, "key"))
@@ -276,8 +277,8 @@ func infoLine(info, name string) string {
 	return ""
 }
 
-// redisDone prints the result of a run. It returns an error if counts differ from those in
-// Redis, values were rejected, or missing is not empty.
+// redisDone prints the result of a run. It returns an error if counts differ from those in Redis,
+// if values were rejected, or if missing is not empty.
 func redisDone(c *cli.CLI, out redisOutput, f importFlags, missing []string) error {
 	if err := c.Print(out, out.table); err != nil {
 		return err
@@ -323,7 +324,7 @@ func (o redisOutput) table(t *cli.Table) {
 
 const namesShown = 5
 
-// notLeftOut returns the names that --map does not leave out.
+// notLeftOut returns the names without those that --map maps to "".
 func notLeftOut(names bulk.Names, mapping []string) bulk.Names {
 	names = maps.Clone(names)
 	for _, pair := range mapping {
@@ -334,7 +335,7 @@ func notLeftOut(names bulk.Names, mapping []string) bulk.Names {
 	return names
 }
 
-// listNames lists the most frequent names, with how often each was seen.
+// listNames returns a text of the names with the largest numbers, with these numbers.
 func listNames(names bulk.Names) string {
 	order := slices.SortedFunc(maps.Keys(names), func(a, b string) int {
 		return cmp.Or(cmp.Compare(names[b], names[a]), strings.Compare(a, b))
@@ -349,8 +350,8 @@ func listNames(names bulk.Names) string {
 	return strings.Join(parts, ", ")
 }
 
-// missingOf describes each pattern and each name of --map that matched no value. Its counts were
-// most likely not copied.
+// missingOf returns a message for each pattern and each name of --map that matched no value. The
+// cause is probably a mistake in the flags.
 func missingOf(state bulk.RedisState, patterns []*bulk.Pattern, mapping []string) []string {
 	var missing []string
 	for n, p := range patterns {
@@ -366,7 +367,7 @@ func missingOf(state bulk.RedisState, patterns []*bulk.Pattern, mapping []string
 	return missing
 }
 
-// someOf lists keys, and how many more there are in total.
+// someOf returns a text of keys, and of how many more there are. total includes keys.
 func someOf(keys []string, total int64) string {
 	var parts []string
 	for _, key := range keys {
@@ -379,8 +380,8 @@ func someOf(keys []string, total int64) string {
 }
 
 // redisRejects is the file of values that an import from Redis could not copy. The first rejected
-// value creates the file. Later values are only appended, because the file may hold rejects of
-// earlier runs, even of another import from the same Redis.
+// value creates the file. The import only appends to an existing file, because it may have rejects
+// of earlier runs, even of another import from the same Redis.
 type redisRejects struct {
 	path     string
 	f        *os.File // nil until the first value
@@ -397,21 +398,22 @@ func (r *redisRejects) add(b *bulk.BadValueError) error {
 	}
 	r.unsynced = true
 	w := csv.NewWriter(r.f)
-	w.Write([]string{b.Reason, b.Key, b.Field, b.Value}) // w.Error returns the error
+	w.Write([]string{b.Reason, b.Key, b.Field, b.Value}) // ignore the error: w.Error returns it below
 	if w.Flush(); w.Error() != nil {
 		return fmt.Errorf("cannot write the rejects: %w", w.Error())
 	}
 	return nil
 }
 
-// open opens the file to append to it. A crash may have cut off its last row.
+// open opens the file to append to it. If a crash has cut off the last row, open ends that line
+// first.
 func (r *redisRejects) open() error {
 	f, err := os.OpenFile(r.path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o666)
 	if err != nil {
 		return err
 	}
 	header := make([]byte, len(redisRejectsHeader))
-	n, _ := f.ReadAt(header, 0) // ignore the error: a shorter file is new, or no file of rejects
+	n, _ := f.ReadAt(header, 0) // ignore the error: a file shorter than the header is new, or not a file of rejects
 	last := make([]byte, 1)
 	size, err := f.Seek(0, 2)
 	switch {
@@ -431,7 +433,7 @@ func (r *redisRejects) open() error {
 	return nil
 }
 
-// sync makes the added rows and the file's name durable.
+// sync makes the file and the rows added so far durable.
 func (r *redisRejects) sync() error {
 	if !r.unsynced {
 		return nil
@@ -443,7 +445,7 @@ func (r *redisRejects) sync() error {
 	return nil
 }
 
-// close closes the file. The caller has called sync, which made the rows durable.
+// close closes the file. It does not sync.
 func (r *redisRejects) close() {
 	if r.f != nil {
 		_ = r.f.Close()

@@ -21,14 +21,14 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// source is a Redis with counts in three forms.
+// source is a Redis server with counts in three forms.
 type source struct {
 	url    string
 	client *redis.Client
 }
 
-// newSource fills a Redis with n posts in each of three forms: a string per count whose key names
-// the column, a string per post in another form, and a hash per post.
+// newSource starts a Redis server with counts of n posts and n users, in three forms: strings whose
+// keys have id and column, strings whose keys have only the id, and a hash for each user.
 func newSource(t *testing.T, n int) source {
 	t.Helper()
 	addr := proctest.StartRedis(t)
@@ -56,7 +56,7 @@ var sourcePatterns = []string{
 	"--pattern", "post:{id}:{column}=posts", "--pattern", "views/{id}=posts:view", "--pattern", "user:{id}=users", "--map", "likes=like,author=",
 }
 
-// wantSource checks that a server holds the posts of newSource.
+// wantSource checks that a server has the counts of the posts of newSource.
 func wantSource(t *testing.T, s *nodetest.Server, n int) {
 	t.Helper()
 	for id := int64(1); id <= int64(n); id++ {
@@ -72,7 +72,7 @@ func TestImportRedis(t *testing.T) {
 	server := nodetest.New(t)
 	i := against(t, server)
 	state := filepath.Join(t.TempDir(), "p")
-	for _, batch := range []string{"1000", "7"} { // to do it again changes nothing
+	for _, batch := range []string{"1000", "7"} { // a second import changes nothing
 		args := append([]string{"import", from.url, "-o", "json", "--state", state, "--batch", batch}, sourcePatterns...)
 		out := clitest.Decode[redisOutput](t, i.OK(args...))
 		if out.Values != 5*n || out.Keys < 5*n || out.Ignored < n || out.Rejected != 0 || out.Resumed {
@@ -92,7 +92,7 @@ func TestImportRedis(t *testing.T) {
 	}
 }
 
-// Sets and sorted sets count their members. Keys of other types are ignored.
+// The count of a set or sorted set is its number of members. Keys of other types are ignored.
 func TestImportRedisCountsMembers(t *testing.T) {
 	addr := proctest.StartRedis(t)
 	peer := redis.NewClient(&redis.Options{Addr: addr})
@@ -134,7 +134,7 @@ func TestImportRedisCountsMembers(t *testing.T) {
 	}
 }
 
-// The comparison prints the differences, and the exit code shows that there are some.
+// The comparison prints the differences. If there are any, the command exits with an error.
 func TestImportRedisTellsDifferences(t *testing.T) {
 	from := newSource(t, 100)
 	server := nodetest.New(t)
@@ -157,8 +157,8 @@ func TestImportRedisTellsDifferences(t *testing.T) {
 	}
 }
 
-// An import that stopped continues after the last acknowledged keys. It begins at the start if the
-// Redis server is another one.
+// The next run continues after the last acknowledged keys of a stopped run. If it reads from
+// another Redis server, it begins at the start.
 func TestImportRedisGoesOn(t *testing.T) {
 	const n = 1000
 	from := newSource(t, n)
@@ -185,7 +185,7 @@ func TestImportRedisGoesOn(t *testing.T) {
 	again := sets.Load() - before
 	sets.Store(-1 << 40)
 	i.OK(args...)
-	if whole := sets.Load() + 1<<40; again+before > whole+1+3 { // the failed request, and the pages that were read ahead
+	if whole := sets.Load() + 1<<40; again+before > whole+1+3 { // 1 failed request, and up to 3 pages that were read ahead
 		t.Errorf("%d steps and then %d, where %d are all", before, again, whole)
 	}
 
@@ -233,8 +233,8 @@ func TestImportRedisBadValues(t *testing.T) {
 	}
 }
 
-// The import counts and names keys and fields that it does not copy. A pattern or a name without a
-// match is an error.
+// The import reports the number and names of the keys and fields that it does not copy. If a
+// pattern or a name of --map matches no value, it exits with an error.
 func TestImportRedisTellsWhatIsLeft(t *testing.T) {
 	addr := proctest.StartRedis(t)
 	peer := redis.NewClient(&redis.Options{Addr: addr})
@@ -287,7 +287,7 @@ func TestImportRedisTellsWhatIsLeft(t *testing.T) {
 	}
 }
 
-// If Redis does not answer, only that reason is printed.
+// If Redis does not answer, the command prints the reason, and nothing else.
 func TestImportRedisThatIsDown(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

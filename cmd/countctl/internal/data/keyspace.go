@@ -73,7 +73,7 @@ func keyspaceAddColumnsCommand(c *cli.CLI) *cobra.Command {
 		Example: "  countctl keyspace add-columns songs shares\n" +
 			"  countctl keyspace add-columns unread at,comment,like,dm --floor at=0,comment=0,like=0,dm=0",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			all, err := settings.apply(strings.Split(strings.Join(args[1:], ","), ",")) // accepts both a b and a,b
+			all, err := settings.apply(strings.Split(strings.Join(args[1:], ","), ",")) // accept the columns as "a b" and as "a,b"
 			if err != nil {
 				return err
 			}
@@ -87,15 +87,15 @@ func keyspaceAddColumnsCommand(c *cli.CLI) *cobra.Command {
 	return cmd
 }
 
-// settings holds two flags for each setting of columns: one that sets it, such as --floor, and one
-// that removes it, such as --no-floor.
+// settings holds the values of two flags for each setting of columns: one that sets it, such as
+// --floor, and one that removes it, such as --no-floor.
 type settings [column.Count]struct {
 	values  map[string]int64
 	removed []string
 }
 
-// add adds, for each setting of columns, the flag that sets it. With removes, it also adds the flag that
-// removes it.
+// add adds the flag that sets each setting of columns. If removes is set, it also adds the flags
+// that remove them.
 func (s *settings) add(cmd *cobra.Command, removes bool) {
 	for _, which := range column.All() {
 		of := &s[which]
@@ -106,7 +106,7 @@ func (s *settings) add(cmd *cobra.Command, removes bool) {
 	}
 }
 
-// apply returns the columns of some names with their settings.
+// apply returns the columns with these names, with the settings from the flags.
 func (s *settings) apply(names []string) ([]column.Column, error) {
 	columns := column.Named(names...)
 	for _, which := range column.All() {
@@ -227,8 +227,8 @@ from zero. A dropped column still counts towards the 64 of a keyspace.`,
 	}
 }
 
-// toDrop returns a keyspace and its number of rows as text. If the rows cannot be counted,
-// the text says so.
+// toDrop returns the keyspace with a name, and a text with its number of rows. If the rows cannot
+// be counted, the text has the reason.
 func toDrop(ctx context.Context, c *cli.CLI, server *client.Client, name string) (client.Keyspace, string, error) {
 	all, err := server.Keyspaces(ctx)
 	if err != nil {
@@ -245,8 +245,8 @@ func toDrop(ctx context.Context, c *cli.CLI, server *client.Client, name string)
 	return all[i], cli.Counted(rows, "row"), nil
 }
 
-// confirmByName asks a person to type the name before something is lost for good.
-// Without a terminal it requires --yes.
+// confirmByName asks the operator to type name before data is lost for good. Without a terminal it
+// requires --yes.
 func confirmByName(c *cli.CLI, what, name string) error {
 	if err := c.MayAsk(what); err != nil || c.Yes {
 		return err

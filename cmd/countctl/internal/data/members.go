@@ -53,11 +53,11 @@ func membersChangeCommand(c *cli.CLI, verb string, leave bool) *cobra.Command {
 	return cmd
 }
 
-// membersCheckOutput is the JSON output of members check.
+// membersCheckOutput is the JSON output of "members check".
 type membersCheckOutput struct {
 	Member  client.ID   `json:"member"`
 	IDs     []client.ID `json:"ids"`
-	Results []bool      `json:"results"` // in the order of ids
+	Results []bool      `json:"results"` // for each id, whether the member is in its set
 }
 
 func membersCheckCommand(c *cli.CLI) *cobra.Command {
@@ -96,7 +96,7 @@ func (f *listFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.cursor, "cursor", "", "cursor that the previous page printed")
 }
 
-// moreRows prints the flag that gets the next page, if there is one.
+// moreRows adds the flag that gets the next page to the table, if there is a next page.
 func moreRows(t *cli.Table, cursor string) {
 	if cursor != "" {
 		t.Gap()

@@ -20,7 +20,7 @@ type membersExportOutput struct {
 	File     string  `json:"file"`
 	Keyspace string  `json:"keyspace"`
 	Column   string  `json:"column"`
-	Rows     int64   `json:"rows"` // rows that were read
+	Rows     int64   `json:"rows"` // number of rows whose sets were read
 	Members  int64   `json:"members"`
 	Seconds  float64 `json:"seconds"`
 }
@@ -80,7 +80,7 @@ func exportMembers(ctx context.Context, c *cli.CLI, path string, f *membersExpor
 		took = m.Stop()
 		return err
 	})
-	if err != nil || path == cli.StreamName { // standard output has the members
+	if err != nil || path == cli.StreamName { // standard output may contain only the members
 		return err
 	}
 	done := membersExportOutput{File: path, Keyspace: f.Keyspace, Column: f.Column, Rows: f.rows.Load(), Members: f.members.Load(), Seconds: took.Seconds()}
@@ -90,10 +90,11 @@ func exportMembers(ctx context.Context, c *cli.CLI, path string, f *membersExpor
 	})
 }
 
-// exportReads bounds the sets that an export reads at once, and holds in memory.
+// exportReads bounds the sets that an export reads concurrently and holds in memory.
 const exportReads = 8
 
-// write reads the sets of rows, several at once, and writes them in the order of the rows.
+// write reads the sets of rows, up to exportReads concurrently, and writes them in the order of the
+// rows.
 func (f *membersExport) write(ctx context.Context, server *client.Client, out *bulk.CSVWriter, rows []client.Row) error {
 	for some := range slices.Chunk(rows, exportReads) {
 		var lists [exportReads][]client.Member
@@ -119,7 +120,7 @@ func (f *membersExport) write(ctx context.Context, server *client.Client, out *b
 	return nil
 }
 
-// list reads the set of a row, newest first.
+// list returns the members in the set of a row, newest first.
 func (f *membersExport) list(ctx context.Context, server *client.Client, id client.ID) ([]client.Member, error) {
 	var all []client.Member
 	for m, err := range f.Members(server).All(ctx, id, f.read) {

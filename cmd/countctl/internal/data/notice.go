@@ -87,7 +87,7 @@ func noticeReadCommand(c *cli.CLI) *cobra.Command {
 	return cmd
 }
 
-// given returns the value of a flag, or nil if it is below 0, which marks an absent flag.
+// given returns the value of a flag. If n is below 0, the flag is absent, and given returns nil.
 func given(n int64) *int64 {
 	if n < 0 {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// opsBytesMax bounds the bytes of the input. 10,000 ops of a few columns take some 2 MB.
+// opsBytesMax bounds the bytes of the input. 10,000 ops on a few columns each need about 2 MB.
 const opsBytesMax = 64 << 20
 
 func opsCommand(c *cli.CLI) *cobra.Command {
@@ -53,7 +53,7 @@ other, each an op such as {"keyspace":"posts","id":"1","add":{"like":1}} or
 							t.Row(one.ID, fmt.Sprintf("member %d, count %d", m.Member, m.Count))
 							continue
 						}
-						text, _ := one.Counts.MarshalJSON() // MarshalJSON of Counts never fails
+						text, _ := one.Counts.MarshalJSON() // ignore the error: MarshalJSON of Counts never fails
 						t.Row(one.ID, string(text))
 					}
 				})
@@ -68,8 +68,8 @@ other, each an op such as {"keyspace":"posts","id":"1","add":{"like":1}} or
 	return cmd
 }
 
-// readOp is an op in the form of the input. Set is an object of counts or, in an op with a
-// member, true or false.
+// readOp is an op as the input has it. Set is an object of counts or, if the op has a member, true
+// or false.
 type readOp struct {
 	client.KeyspaceOp
 	User     *client.ID      `json:"user"`
@@ -94,8 +94,8 @@ func (op *readOp) finish() error {
 	return nil
 }
 
-// readOps reads a sequence of JSON objects. An op with a user is on unread numbers; any
-// other op names its keyspace.
+// readOps reads a sequence of ops, each a JSON object. An op with a user is for the keyspace
+// unread. Any other op must have a keyspace.
 func readOps(in io.Reader) ([]client.KeyspaceOp, error) {
 	d := json.NewDecoder(io.LimitReader(in, opsBytesMax))
 	d.DisallowUnknownFields()

@@ -1,15 +1,15 @@
 // Package data owns the commands that read and write the data of a cluster: rows and keyspaces,
 // members of columns, unread numbers, notices, dots, feeds, outboxes, timelines, polls and sources.
-// It also owns the commands that copy or compare many rows. It parses names, ids and values, checks
-// flags and files, and prints the answers of servers. Package bulk does the work on many rows.
+// It also owns the commands that copy or compare many rows. The package parses names, ids and
+// values, checks flags and files, and prints the answers of servers. It leaves the work on many
+// rows to package bulk.
 //
-// It never computes a number that it prints, except for drifts. It never repeats a write of unknown
-// outcome under another key, and never reads a queue itself.
+// It computes none of the numbers that it prints, except for drifts. It never repeats a write of
+// unknown outcome under another key, and never reads a source's queue itself.
 //
-// Invariant: it sends each write once, under a key. If the outcome is unknown, it prints the key.
-// If the caller repeats the command with that key, the write still happens only once. An import
-// that stopped continues where it stopped and adds no row twice, unless it read standard input or
-// keeps no progress file.
+// Invariant: it sends each write under a key. If the outcome is unknown, it prints the key. If the
+// caller repeats the command with that key, the write still happens only once. If an import stops,
+// the next run continues there and adds no row twice, unless the import reads standard input.
 package data
 
 import (
@@ -54,7 +54,7 @@ func getCommand(c *cli.CLI) *cobra.Command {
 	return cmd
 }
 
-// rowsOutput is the JSON output of mget and top.
+// rowsOutput is the JSON output of the commands mget and top.
 type rowsOutput struct {
 	Results []client.Row `json:"results"`
 }
@@ -87,7 +87,7 @@ func mgetCommand(c *cli.CLI) *cobra.Command {
 	return cmd
 }
 
-// readIDs calls read with the ids of a command line.
+// readIDs calls read with a client and the ids in args.
 func readIDs(c *cli.CLI, args []string, read func(*client.Client, []client.ID) error) error {
 	ids, err := c.IDs(args)
 	if err != nil {

@@ -30,7 +30,7 @@ type reconcileFlags struct {
 	retryFor             time.Duration
 }
 
-// worstShown bounds the drifts in the output; the largest come first.
+// worstShown bounds the drifts in the output, which has the largest ones.
 const worstShown = 20
 
 // Errors of a run that could not compare or correct all rows.
@@ -46,7 +46,7 @@ type driftOutput struct {
 	Column string    `json:"column"`
 	Want   int64     `json:"want"`
 	Row    int64     `json:"row"`
-	Drift  int64     `json:"drift"` // what the row lacks
+	Drift  int64     `json:"drift"` // Want − Row
 }
 
 type reconcileOutput struct {
@@ -57,7 +57,7 @@ type reconcileOutput struct {
 	Worst     []driftOutput `json:"worst"`
 	Unsettled []client.ID   `json:"unsettled"`
 	Corrected int           `json:"corrected"` // rows
-	Repeated  int           `json:"repeated"`  // rows whose difference changed before their correction, for example because of another run
+	Repeated  int           `json:"repeated"`  // rows that were not corrected, because their drift changed in the second comparison, for example by another run
 	Report    string        `json:"report,omitempty"`
 }
 
@@ -103,7 +103,7 @@ meanwhile stay. A run that was interrupted can be repeated at once.`,
 	return cmd
 }
 
-// check checks the flags, and returns the positions of the truth.
+// check checks the flags, and returns the positions of the truth, by partition.
 func (f *reconcileFlags) check(args []string) (map[uint32]bulk.SourcePosition, error) {
 	switch {
 	case (len(args) == 1) == (f.postgres != ""):
@@ -193,8 +193,8 @@ func runReconcile(ctx context.Context, c *cli.CLI, args []string, f reconcileFla
 	return err
 }
 
-// stillDiffer compares corrected rows again, and returns an error if any differs. A corrected row
-// differs if a message set a value or met a floor meanwhile.
+// stillDiffer compares the corrected rows once more, and returns an error if any differs. A row can
+// differ if a message set a value, or reached a floor, at the time of the correction.
 func stillDiffer(ctx context.Context, found *bulk.Result) error {
 	left, err := found.Again(ctx)
 	if err != nil {
@@ -206,7 +206,7 @@ func stillDiffer(ctx context.Context, found *bulk.Result) error {
 	return nil
 }
 
-// allowCorrections asks for confirmation if a drift is larger than unasked.
+// allowCorrections asks for confirmation if any drift is larger than unasked.
 func allowCorrections(c *cli.CLI, found *bulk.Result, unasked uint64) error {
 	largest := bulk.Largest(found.Drifts)
 	if largest <= unasked {
@@ -215,15 +215,15 @@ func allowCorrections(c *cli.CLI, found *bulk.Result, unasked uint64) error {
 	return c.ConfirmRisk(fmt.Sprintf("Correct %s of rows, by up to %d?", cli.Counted(len(found.Drifts), "column"), largest))
 }
 
-// reconciled reads and corrects the rows of a cluster. It is a bulk.Server and a
-// bulk.Writer.
+// reconciled reads and corrects the rows of a cluster. It implements bulk.DriftReader and
+// bulk.DriftWriter.
 type reconciled struct {
 	server           *client.Client
 	keyspace, source string
 	truth            *truth
 }
 
-// scan adds the rows to the truth that the truth lacks. The counts of such rows should be 0.
+// scan adds each row of the cluster that the truth lacks to the truth, with counts of 0.
 func (r *reconciled) scan(ctx context.Context) error {
 	return cli.Scan(ctx, r.server, r.keyspace, r.truth.columns, client.ReadOptions{Consistency: "linearizable"}, func(page client.Page) error {
 		for _, row := range page.Rows {
@@ -233,7 +233,8 @@ func (r *reconciled) scan(ctx context.Context) error {
 	})
 }
 
-// unchanged returns an error if there is no source and the digests have changed.
+// unchanged returns an error if the digests of the shards are not the given ones. With a source it
+// returns nil.
 func (r *reconciled) unchanged(ctx context.Context, digests map[uint32]string) error {
 	now, err := r.digests(ctx, r.source == "")
 	if err == nil && !maps.Equal(digests, now) {
@@ -242,8 +243,8 @@ func (r *reconciled) unchanged(ctx context.Context, digests map[uint32]string) e
 	return err
 }
 
-// digests returns the digest of each shard, from the replica that has applied the most. If
-// wanted is false, it returns none.
+// digests returns the digest of each shard, from the replica with the highest applied index. If
+// wanted is false, it returns an empty map.
 func (r *reconciled) digests(ctx context.Context, wanted bool) (map[uint32]string, error) {
 	found := map[uint32]string{}
 	if !wanted {
@@ -270,7 +271,7 @@ func (r *reconciled) digests(ctx context.Context, wanted bool) (map[uint32]strin
 	return found, nil
 }
 
-// Past implements bulk.Server.
+// Past implements bulk.DriftReader.
 func (r *reconciled) Past(ctx context.Context, partition uint32, from bulk.SourcePosition) ([]bulk.Event, bulk.SourcePosition, error) {
 	past, err := admin.New(r.server).Past(ctx, r.source, r.keyspace, partition, admin.SourcePosition(from.String()))
 	if err != nil {
@@ -296,7 +297,7 @@ func (r *reconciled) Past(ctx context.Context, partition uint32, from bulk.Sourc
 	return events, next, nil
 }
 
-// Rows implements bulk.Server.
+// Rows implements bulk.DriftReader.
 func (r *reconciled) Rows(ctx context.Context, ids []uint64) ([]bulk.Row, map[int][]bulk.Window, error) {
 	asked := make([]client.ID, len(ids))
 	for i, id := range ids {
@@ -344,21 +345,21 @@ func (r *reconciled) row(row *client.Row, shard int) bulk.Row {
 	return out
 }
 
-// Wait implements bulk.Server.
+// Wait implements bulk.DriftReader.
 func (r *reconciled) Wait(ctx context.Context) error { return cli.Pause(ctx, 100*time.Millisecond) }
 
-// correct corrects the rows that have the same drift in two comparisons. Between the
-// comparisons, a fence keeps corrections of earlier runs away. digests are those from
-// before the first comparison.
+// correct corrects the rows that have the same drift in two comparisons. Between the comparisons,
+// it writes a fence against late corrections of earlier runs. found is the result of the first
+// comparison, and digests are the digests before that.
 func (r *reconciled) correct(ctx context.Context, found *bulk.Result, digests map[uint32]string, out *reconcileOutput) error {
-	if err := r.unchanged(ctx, digests); err != nil { // check again, because the operator may have taken long to answer a question
+	if err := r.unchanged(ctx, digests); err != nil { // check again, because the operator may have needed long to answer the question
 		return err
 	}
 	run := bulk.NewCorrection(r, time.Now())
 	if err := run.Fence(ctx, found.Drifts); err != nil {
 		return fmt.Errorf("cannot begin to correct: %w", err)
 	}
-	digests, err := r.digests(ctx, r.source == "") // the fence may change them
+	digests, err := r.digests(ctx, r.source == "") // read them again, because the fence may change digests
 	if err != nil {
 		return err
 	}
@@ -376,14 +377,14 @@ func (r *reconciled) correct(ctx context.Context, found *bulk.Result, digests ma
 	return nil
 }
 
-// Add implements bulk.Writer. All runs are one producer in each shard and column.
+// Add implements bulk.DriftWriter. All runs use the same producer name for a column.
 func (r *reconciled) Add(ctx context.Context, column int, number uint64, adds []bulk.Drift) error {
 	name := r.truth.columns[column]
 	ops := make([]client.Op, len(adds))
 	for i, d := range adds {
 		ops[i] = client.Op{ID: client.ID(d.ID), Cells: client.Counts{{Column: name, Value: d.Add}}}
 	}
-	of := sha256.Sum256([]byte(name)) // the name itself may be too long for a producer's name
+	of := sha256.Sum256([]byte(name)) // a hash, because the name of the column may be too long for a producer's name
 	_, err := admin.New(r.server).CorrectMany(ctx, r.keyspace, ops, client.WriteOptions{
 		Quiet: true, Producer: "countctl reconcile " + hex.EncodeToString(of[:16]), Seq: number,
 	})

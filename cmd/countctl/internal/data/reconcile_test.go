@@ -89,8 +89,8 @@ func TestQueryTruth(t *testing.T) {
 	}
 }
 
-// quiesced returns a reconciled for the present rows of a server, with the given likes as the
-// truth.
+// quiesced returns a reconciled without a source for the rows of a server, with the given likes as
+// the truth.
 func quiesced(t *testing.T, server *nodetest.Server, likes map[uint64]int64) *reconciled {
 	t.Helper()
 	c, err := client.New(client.Config{Addrs: []string{server.URL}})
@@ -105,8 +105,7 @@ func quiesced(t *testing.T, server *nodetest.Server, likes map[uint64]int64) *re
 	return r
 }
 
-// compareAndCorrect runs reconcile. It calls the function meanwhile before the question is
-// answered.
+// compareAndCorrect compares and corrects the rows. In between, it calls meanwhile.
 func (r *reconciled) compareAndCorrect(t *testing.T, meanwhile func()) (reconcileOutput, error) {
 	t.Helper()
 	digests, err := r.digests(t.Context(), true)
@@ -122,7 +121,8 @@ func (r *reconciled) compareAndCorrect(t *testing.T, meanwhile func()) (reconcil
 	return out, r.correct(t.Context(), found, digests, &out)
 }
 
-// With --quiesced, the compared rows must be unchanged when the question is answered.
+// With --quiesced, rows are not corrected if any row changed after the comparison, such as during
+// the question to the operator.
 func TestWrittenWhileAQuestionIsOpen(t *testing.T) {
 	server := nodetest.New(t)
 	r := quiesced(t, server, map[uint64]int64{1: 5})
@@ -131,8 +131,8 @@ func TestWrittenWhileAQuestionIsOpen(t *testing.T) {
 	}
 }
 
-// TestRepeatedAtOnce: a run that ends during its corrections may be repeated at once, even if other
-// rows differ by then. A write of the first run that arrives later changes nothing.
+// A run that fails during its corrections may be repeated at once, even if other rows have drifted
+// meanwhile. A late write of the failed run changes nothing.
 func TestRepeatedAtOnce(t *testing.T) {
 	server := nodetest.New(t)
 	r := quiesced(t, server, map[uint64]int64{1: 5, 2: 7, 3: 0})
@@ -143,13 +143,13 @@ func TestRepeatedAtOnce(t *testing.T) {
 		}
 		late, _ = http.NewRequestWithContext(t.Context(), request.Method, server.URL+request.URL.Path, bytes.NewReader(body))
 		late.Header = request.Header.Clone()
-		return &nodetest.Fault{Status: http.StatusConflict, Code: "refused", After: true, Shards: []int{2}} // the shard of row 2
+		return &nodetest.Fault{Status: http.StatusConflict, Code: "refused", After: true, Shards: []int{2}} // only shard 2, which has row 2, applies the write
 	})
 	if _, err := r.compareAndCorrect(t, func() {}); err == nil || late == nil {
 		t.Fatalf("the first run: %v, sent %v", err, late)
 	}
 	server.SetFail(func(*http.Request, []byte) *nodetest.Fault { return nil })
-	server.Put(3, 0, 0, 1, 0) // row 3 has drifted since the comparison
+	server.Put(3, 0, 0, 1, 0) // row 3 drifts after the first comparison
 	if out, err := r.compareAndCorrect(t, func() {}); err != nil || out.Corrected != 2 {
 		t.Errorf("the second run: %+v, %v", out, err)
 	}
@@ -172,8 +172,8 @@ func TestRepeatedAtOnce(t *testing.T) {
 	}
 }
 
-// While a question is open, another run corrects the rows: the rows are not corrected twice, and
-// the first run ends when a shard has accepted numbers of the later run.
+// Between the fence and the corrections of a run, a second run corrects the rows. Then the
+// corrections of the first run fail with ErrOvertaken, and no row is corrected twice.
 func TestTwoRuns(t *testing.T) {
 	server := nodetest.New(t)
 	r := quiesced(t, server, map[uint64]int64{1: 5})
@@ -190,9 +190,8 @@ func TestTwoRuns(t *testing.T) {
 	}
 }
 
-// TestMaxCorrection: without --yes and without a terminal, a run corrects differences up to
-// --max-correction. If any difference is larger, it shows the differences and corrects none of
-// them.
+// Without --yes and without a terminal, a run corrects drifts up to --max-correction. If any drift
+// is larger, it prints the drifts and corrects none.
 func TestMaxCorrection(t *testing.T) {
 	server := nodetest.New(t)
 	i := clitest.New(t, server.URL, Commands)
@@ -207,7 +206,7 @@ func TestMaxCorrection(t *testing.T) {
 		return likes
 	}
 	server.Put(1, 0, 0, 5, 0) // 5 are missing
-	server.Put(2, 0, 0, 5, 0) // 5 are too many
+	server.Put(2, 0, 0, 5, 0) // 5 too many
 	server.Put(3, 0, 0, 6, 0) // 1 is missing
 	wrong := [3]int64{5, 5, 6}
 	for _, most := range [][]string{nil, {"--max-correction", "0"}, {"--max-correction", "4"}} {

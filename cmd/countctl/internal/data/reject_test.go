@@ -43,7 +43,7 @@ func TestImportStopsAtABadRow(t *testing.T) {
 			if server.Row(1)[0] != 1 || server.Row(2)[0] != 0 {
 				t.Fatalf("rows before the bad one are imported and those after are not: %v, %v", server.Row(1), server.Row(2))
 			}
-			// Mended, the file is another one, and the import begins anew.
+			// The corrected file has another identity, so the import begins at the first row.
 			if err := os.WriteFile(path, []byte(rejectHeader+"1,5,5,5\n3,3,3,3\n2,2,2,2\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -109,8 +109,8 @@ func TestACleanRunRemovesOldRejects(t *testing.T) {
 	}
 }
 
-// Each bad row is in the rejects once, whether the run that rejected it was stopped before or after
-// it saved the position.
+// A stopped run and the next run together write each bad row once to the rejects, whether or not
+// the stopped run had saved a position after the row.
 func TestRejectsSurviveAStop(t *testing.T) {
 	const rows, badEvery = 3000, 10
 	var text strings.Builder

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// speedMax is the value of --speed for no waiting.
+	// speedMax is the value of --speed with which a replay does not wait.
 	speedMax = "max"
-	// replayTick is the wall time that one batch covers at a given speed. It bounds the delay of
-	// events, and lets a request collect events.
+	// replayTick is the real time that one batch covers, unless the speed is max. It bounds the
+	// delay of an event that waits for its batch. A longer tick puts more events into a request.
 	replayTick = 100 * time.Millisecond
 )
 
@@ -58,7 +58,7 @@ needed.`,
 	return cmd
 }
 
-// parseSpeed returns 0 for max.
+// parseSpeed parses the value of --speed. It returns 0 for max.
 func parseSpeed(text string) (float64, error) {
 	if text == speedMax {
 		return 0, nil

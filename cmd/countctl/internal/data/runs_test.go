@@ -27,7 +27,7 @@ import (
 	"github.com/countd/countd/internal/nodetest"
 )
 
-// clientOf returns a client of a server of the tests.
+// clientOf returns a client of a test server.
 func clientOf(t *testing.T, s *nodetest.Server) *client.Client {
 	t.Helper()
 	c, err := client.New(client.Config{Addrs: []string{s.URL}})
@@ -46,8 +46,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// A stopped run continues after columns were added and dropped. It adds no row again, and adds the
-// remaining rows to the remaining columns.
+// Columns are added or dropped between a stopped run and the next run. The next run adds no row
+// again, and adds the remaining rows to the remaining columns.
 func TestAddGoesOnOverOtherColumns(t *testing.T) {
 	var events, rows strings.Builder
 	events.WriteString("item,t,event\n")
@@ -60,7 +60,7 @@ func TestAddGoesOnOverOtherColumns(t *testing.T) {
 		name, command, text string
 		change              func(t *testing.T, c *client.Client)
 		says                string
-		dropped             string // column that is missing at the end
+		dropped             string // column that was dropped
 	}{
 		{"replay, a column more", "replay --on-error skip", events.String(), func(t *testing.T, c *client.Client) {
 			_, err := c.ChangeColumns(t.Context(), "tags", []column.Column{{Name: "x"}})
@@ -122,8 +122,8 @@ func TestAddGoesOnOverOtherColumns(t *testing.T) {
 	}
 }
 
-// When a keyspace is dropped, its counts are lost. A run of the same file on the new keyspace
-// neither continues in the middle of the file nor reports that all rows were added before.
+// If a keyspace is dropped and created again, its counts are lost. So a run with the same file
+// neither continues in the middle of the file, nor reports that all rows were added before.
 func TestAddToAKeyspaceThatWasMadeAgain(t *testing.T) {
 	for _, whole := range []bool{false, true} {
 		server := nodetest.New(t)
@@ -153,7 +153,7 @@ func TestAddToAKeyspaceThatWasMadeAgain(t *testing.T) {
 				t.Errorf("row %d is %d", id, got)
 			}
 		}
-		// Values begin at the first row by themselves.
+		// An import of values begins at the first row without --restart.
 		values := []string{"import", path, "--keyspace", "tags", "--batch", "1", "--in-flight", "1", "--retry-for", "0s"}
 		countSetsLater(server, 3, &nodetest.Fault{Status: 500, Code: "internal"})
 		i.Run(values...)
@@ -170,7 +170,8 @@ func TestAddToAKeyspaceThatWasMadeAgain(t *testing.T) {
 	}
 }
 
-// countSetsLater answers the nth write of values, and those after it, with a fault.
+// countSetsLater makes the server answer the nth write of values or members, and all later ones,
+// with a fault.
 func countSetsLater(s *nodetest.Server, nth int, fault *nodetest.Fault) {
 	var mu sync.Mutex
 	s.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
@@ -185,12 +186,12 @@ func countSetsLater(s *nodetest.Server, nth int, fault *nodetest.Fault) {
 	})
 }
 
-// membersCommands returns members import, as package social has it.
+// membersCommands returns the command members with only the sub-command import.
 func membersCommands(c *cli.CLI) []*cobra.Command {
 	return []*cobra.Command{cli.CommandGroup("members", "", membersImportCommand(c))}
 }
 
-// copies notes writes, to be sent again later.
+// copies records requests, to send them again later.
 type copies struct {
 	mu  sync.Mutex
 	all []*http.Request
@@ -214,8 +215,8 @@ func (c *copies) send(t *testing.T) {
 	}
 }
 
-// A request of a killed run may wait for a leader until a later run has ended. It then changes
-// nothing, however the later run differs.
+// A request of an earlier run may wait for a leader until a later run has ended. It then changes
+// nothing, even if the later run had other flags or another file.
 func TestLateRequestOfAnEarlierRunChangesNothing(t *testing.T) {
 	const text = "id,like,view\n1,5,1\n2,5,1\n3,5,1\n4,5,1\n5,5,1\n6,5,1\n"
 	rewritten := strings.ReplaceAll(text, ",5,", ",7,")
@@ -263,7 +264,7 @@ func TestLateRequestOfAnEarlierRunChangesNothing(t *testing.T) {
 			}
 			i.OK(args...)
 			c := clientOf(t, server)
-			for id := client.ID(1); id <= 6; id++ { // counted since
+			for id := client.ID(1); id <= 6; id++ { // changes after the second run
 				_, err := c.Incr(t.Context(), "posts", id, client.Delta("like", 1))
 				must(t, err)
 				if then == "*members" {
@@ -286,11 +287,11 @@ func TestLateRequestOfAnEarlierRunChangesNothing(t *testing.T) {
 	}
 }
 
-// Properties, with runs of import killed at random requests, answers lost, requests held back
-// until a later run has begun or ended, and other flags from run to run:
+// Runs of import are killed at random requests. Answers are lost, and requests arrive only after a
+// later run has begun or ended. The flags differ between runs. These properties hold:
 //
-//  1. at the end each row has its last value;
-//  2. no request of any run changes anything after the last run.
+//  1. at the end, each row has its last value in the file;
+//  2. no late request of any run changes anything after the last run.
 func TestImportSurvivesKills(t *testing.T) {
 	const rows, ids, batch, kills = 3000, 150, 10, 8
 	seed := uint64(time.Now().UnixNano())
@@ -337,7 +338,7 @@ func TestImportSurvivesKills(t *testing.T) {
 			case n == 1:
 				return &nodetest.Fault{Hang: true, After: true, Late: time.Duration(faults.Int64N(int64(50 * time.Millisecond)))}
 			case n == 2, killAt > 0 && requests >= killAt:
-				return &nodetest.Fault{Hang: true} // the request changes nothing and has no answer
+				return &nodetest.Fault{Hang: true} // the server neither applies the request nor answers
 			case n == 3:
 				return &nodetest.Fault{Status: 504, Code: "outcome_unknown", After: true, Shards: []int{1, 2}}
 			}
@@ -379,7 +380,8 @@ func TestImportSurvivesKills(t *testing.T) {
 	check("after late requests")
 }
 
-// The command sends no row of a truncated file, so that the whole file can be added later.
+// The command sends no row of a truncated or damaged gzip file, so that the correct file can be
+// imported later.
 func TestACutGzipIsRefusedBeforeAnythingIsSent(t *testing.T) {
 	whole := clitest.Gzipped(t, randomEvents(4, 4000, 100).text)
 	for _, command := range []string{"replay", "import --add --map t=like --id-column item", "import --map t=like --id-column item"} {
@@ -401,8 +403,8 @@ func TestACutGzipIsRefusedBeforeAnythingIsSent(t *testing.T) {
 	}
 }
 
-// No flag makes the command overwrite its input file, under whatever name, or a file of another
-// kind.
+// No flag makes the command overwrite its input file, even under another name, or a file that is
+// not a progress file or rejects.
 func TestOwnFilesAreNotTheInput(t *testing.T) {
 	const text = "id,like\n1,1\nx,1\n"
 	dir := t.TempDir()
@@ -430,7 +432,7 @@ func TestOwnFilesAreNotTheInput(t *testing.T) {
 			}
 		}
 	}
-	// A link to a file has its progress.
+	// A link to a file has the same progress file as the file.
 	server := nodetest.New(t)
 	i := against(t, server)
 	must(t, os.WriteFile(path, []byte("id,like\n1,1\n"), 0o600))
@@ -439,7 +441,7 @@ func TestOwnFilesAreNotTheInput(t *testing.T) {
 	if server.Row(1)[2] != 1 {
 		t.Errorf("by two names it was added %d times", server.Row(1)[2])
 	}
-	// An import of values leaves the progress of increments alone.
+	// An import of values does not overwrite the progress file of increments.
 	if got := i.Run("import", path, "--restart", "--state", path+".add-progress"); got.Code != cli.ExitFail || !strings.Contains(got.Err, "increments") {
 		t.Errorf("exit %d, %q", got.Code, got.Err)
 	}
@@ -452,7 +454,7 @@ func must1[T any](v T, err error) T {
 	return v
 }
 
-// The command adds rows out of the file's order only if no floor can make the order matter.
+// With a floor, the counts are those that result if the rows are added in the order of the file.
 func TestAddAtAFloor(t *testing.T) {
 	server := nodetest.New(t)
 	c := clientOf(t, server)
@@ -480,8 +482,8 @@ func TestAddAtAFloor(t *testing.T) {
 	}
 }
 
-// An interrupted run waits for its answers, so that the next run can continue even if the server
-// has forgotten the session meanwhile.
+// An interrupted run waits for the answers to its requests. So the next run can continue even if
+// the server has forgotten the producer meanwhile.
 func TestAnInterruptedSessionGoesOnMuchLater(t *testing.T) {
 	f := randomEvents(11, 1000, 50)
 	server := nodetest.New(t, nodetest.OneProducer)

@@ -20,7 +20,7 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// sourceFileBytesMax is above the server's own limit.
+// sourceFileBytesMax bounds the bytes that are read from a file. The server has a lower limit.
 const sourceFileBytesMax = 1 << 20
 
 func sourceCommand(c *cli.CLI) *cobra.Command {
@@ -84,7 +84,7 @@ func readSource(c *cli.CLI, name string) ([]byte, error) {
 	return text, nil
 }
 
-// sourceVerb returns a command that changes the source that its argument names.
+// sourceVerb returns a command that calls change for the source named by its argument.
 func sourceVerb(c *cli.CLI, verb, short string, change func(admin.Client, context.Context, string) (admin.Source, error)) *cobra.Command {
 	return &cobra.Command{
 		Use:     verb + " NAME",
@@ -171,8 +171,8 @@ begins is counted. It exits 1 if the source is paused or stalled.`,
 	return cmd
 }
 
-// awaitSource waits until a source has counted all messages that were in its queue when the wait
-// began.
+// awaitSource waits until a source has counted all messages that were in its queue when awaitSource
+// was called.
 func awaitSource(ctx context.Context, c *cli.CLI, server *client.Client, name string) (admin.Source, error) {
 	began := time.Now()
 	var first, lag atomic.Int64
@@ -209,8 +209,8 @@ func awaitSource(ctx context.Context, c *cli.CLI, server *client.Client, name st
 	return src, err
 }
 
-// caughtUp reports whether each partition is at its end, and whether that end was read less than
-// maxAge ago.
+// caughtUp reports whether each partition has counted up to its end, and the server read that end
+// less than maxAge ago.
 func caughtUp(src admin.Source, maxAge time.Duration) bool {
 	for _, p := range src.Partitions {
 		if p.EndAgeMS == nil || *p.EndAgeMS >= maxAge.Milliseconds() || p.Position != p.End {
@@ -248,7 +248,8 @@ func sourceDetailRows(t *cli.Table, src admin.Source) {
 	}
 }
 
-// lagSeconds returns the longest lag of partitions, or - if one is not known.
+// lagSeconds returns the longest lag of the partitions, or - if the lag of any partition is
+// unknown.
 func lagSeconds(all []admin.SourcePartition) string {
 	seconds := 0.0
 	for _, p := range all {

@@ -16,7 +16,8 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
 )
 
-// sourceServer answers for the source likes, whose lag falls by 10 with each answer.
+// sourceServer answers requests about the source likes. The lag of the source falls by 10 with each
+// read.
 type sourceServer struct {
 	mu    sync.Mutex
 	calls []string
@@ -46,7 +47,7 @@ func (s *sourceServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, of)
 }
 
-// called returns the last call.
+// called returns the last request as text.
 func (s *sourceServer) called() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +102,7 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// sourcesOutput is the JSON output of source list.
+// sourcesOutput is the JSON output of "source list".
 type sourcesOutput struct {
 	Sources []admin.Source `json:"sources"`
 }

@@ -59,7 +59,8 @@ func timelineRows(t *cli.Table, page client.PostPage) {
 	pageRows(t, page)
 }
 
-// pageRows prints what follows the posts of a page.
+// pageRows adds the lines after the posts of a page: the next cursor, and the shards that cannot be
+// read.
 func pageRows(t *cli.Table, page client.PostPage) {
 	moreRows(t, page.Cursor)
 	if len(page.UnreadableShards) > 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
 )
 
-// TestBadIDsAreNamed checks that the error for a bad id names the argument.
+// The error for a bad id names the kind of argument, such as "the author".
 func TestBadIDsAreNamed(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
@@ -29,8 +29,7 @@ func TestBadIDsAreNamed(t *testing.T) {
 	}
 }
 
-// TestLimitsAreChecked checks that 0 does not mean the default. The API does not accept 0
-// either.
+// --limit 0 is an error and does not mean the default, as in the API.
 func TestLimitsAreChecked(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("{}")) }))
 	defer server.Close()

@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// ranking holds the flags of commands that print the first rows of a column.
+// ranking holds the flags of commands that print the rows with the largest counts in a column.
 type ranking struct {
 	keyspace, column string
 	rows             int
@@ -23,7 +23,8 @@ func (r *ranking) register(c *cli.CLI, cmd *cobra.Command) {
 	cmd.Flags().IntVarP(&r.rows, "rows", "n", 10, "rows to print")
 }
 
-// connect checks the flags and returns a client that repeats a call until the server is ready for it.
+// connect checks the flags. It returns a client that repeats a call for up to RetryForDefault,
+// because a server that has just started cannot rank rows yet.
 func (r *ranking) connect(c *cli.CLI, cmd *cobra.Command) (*client.Client, error) {
 	if r.column == "" {
 		return nil, cli.Usagef("%s needs --column", cmd.Name())

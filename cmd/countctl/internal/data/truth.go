@@ -14,9 +14,9 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/bulk"
 )
 
-// truth holds the counts that rows should have.
+// truth holds the columns to compare, and the counts that rows should have in them.
 type truth struct {
-	columns []string // in the order of the rows' counts
+	columns []string // names of the columns, in the order of the counts in rows
 	rows    *bulk.Truth
 }
 
@@ -85,11 +85,11 @@ func queryTruth(ctx context.Context, dsn, query string, keyspace client.Keyspace
 	return &t.truth, nil
 }
 
-// truthReader adds records of text to a truth.
+// truthReader parses records of text and adds them to a truth.
 type truthReader struct {
 	truth
-	id     int   // place of the id in a record
-	places []int // fields with the columns
+	id     int   // index of the id in a record
+	places []int // index of each column in a record
 }
 
 func newTruthReader(header []string, keyspace client.Keyspace) (*truthReader, error) {
@@ -113,7 +113,7 @@ func newTruthReader(header []string, keyspace client.Keyspace) (*truthReader, er
 	return t, nil
 }
 
-// add adds a record. Its id must be new.
+// add adds a record. It returns an error if an earlier record has the same id.
 func (t *truthReader) add(record []string) error {
 	id, err := strconv.ParseUint(record[t.id], 10, 64)
 	if err != nil {

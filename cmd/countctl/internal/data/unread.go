@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// userCommand returns a command that calls act and prints its answer. act gets the
-// arguments, and the ids that idsOf finds in them.
+// userCommand returns a command that calls act and prints the result. It calls act with the
+// arguments, and with the ids in them as idsOf returns them.
 func userCommand(c *cli.CLI, use, short string,
 	act func(cmd *cobra.Command, server *client.Client, args []string, ids []client.ID) (any, func(*cli.Table), error)) *cobra.Command {
 	return &cobra.Command{
@@ -35,7 +35,7 @@ func userCommand(c *cli.CLI, use, short string,
 	}
 }
 
-// readCommand is like userCommand, but for a command that reads.
+// readCommand is like userCommand, but adds the flags of reads and passes their values to read.
 func readCommand(c *cli.CLI, use, short string,
 	read func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error)) *cobra.Command {
 	var o client.ReadOptions
@@ -47,8 +47,8 @@ func readCommand(c *cli.CLI, use, short string,
 	return cmd
 }
 
-// writeCommand is like userCommand, but for a command that writes. effect is a clause for the write,
-// such as "the dot was fired".
+// writeCommand is like userCommand, but adds --key and passes the key to write. effect is a clause
+// that describes the write, such as "the dot was fired".
 func writeCommand(c *cli.CLI, use, short, effect string,
 	write func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error)) *cobra.Command {
 	var key string
@@ -68,7 +68,7 @@ func writeCommand(c *cli.CLI, use, short, effect string,
 	return cmd
 }
 
-// unreadError prefixes an error, unless it is a usage error.
+// unreadError adds prefix to an error, unless it is a usage error.
 func unreadError(prefix string, err error) error {
 	var usage *cli.UsageError
 	if err == nil || errors.As(err, &usage) {
@@ -77,8 +77,9 @@ func unreadError(prefix string, err error) error {
 	return fmt.Errorf("%s: %w", prefix, err)
 }
 
-// idsOf parses the arguments that are ids by the usage line. ids[i] is the id in args[i], or 0 if
-// that argument is not an id. Rows and members may come from standard input.
+// idsOf parses the ids among the arguments. The usage line use defines which arguments are ids.
+// ids[i] is the id in args[i], or 0 if args[i] is not an id. If the usage line has ID or MEMBER,
+// all arguments are ids, and - reads ids from standard input.
 func idsOf(c *cli.CLI, use string, args []string) ([]client.ID, error) {
 	ids, words := make([]client.ID, len(args)), strings.Fields(use)[1:]
 	for i, arg := range args {
@@ -98,7 +99,7 @@ func idsOf(c *cli.CLI, use string, args []string) ([]client.ID, error) {
 	return ids, nil
 }
 
-// parseID parses an id. Its error names the kind of id.
+// parseID parses an id. Its error contains kind.
 func parseID(kind, text string) (client.ID, error) {
 	id, err := client.ParseID(text)
 	if err != nil {
@@ -215,7 +216,7 @@ func pollRows(t *cli.Table, polls []client.Poll, channels, dots []string) {
 	}
 }
 
-// shows returns a dot's state for a table.
+// shows returns the state of a dot, for a table.
 func shows(show bool) string {
 	if show {
 		return "shows"

@@ -35,7 +35,8 @@ func setCommand(c *cli.CLI) *cobra.Command {
 	return cmd
 }
 
-// cellsCommand returns a command that changes columns of one row.
+// cellsCommand returns a command that calls write for columns of one row. done is the participle
+// for messages, such as "set".
 func cellsCommand(c *cli.CLI, done string, write func(*client.Client, context.Context, string, []client.Op, client.WriteOptions) (client.WriteResult, error)) *cobra.Command {
 	var keyspace, key string
 	cmd := &cobra.Command{
@@ -76,8 +77,8 @@ func cellsCommand(c *cli.CLI, done string, write func(*client.Client, context.Co
 	return cmd
 }
 
-// ofCommandLine turns a refusal of the only op of a request into an error of usage, because
-// the op is on the command line.
+// ofCommandLine turns an error about the op of a request into a usage error, because the op comes
+// from the command line.
 func ofCommandLine(err error) error {
 	var refused *client.Error
 	if errors.As(err, &refused) && refused.Code == "invalid_argument" {
@@ -88,7 +89,7 @@ func ofCommandLine(err error) error {
 	return err
 }
 
-// refusal returns the error of the only op of a request, or nil.
+// refusal returns the error in the answer to a request of one op, or nil if the op succeeded.
 func refusal(answer client.WriteResult) error {
 	if len(answer.Results) != 1 {
 		return fmt.Errorf("the server answered with %d results for one op", len(answer.Results))
@@ -103,11 +104,12 @@ type deleteOutput struct {
 	Results []client.WrittenRow `json:"results"`
 }
 
-// deleteKeyBytesMax leaves space for an id after the key.
+// deleteKeyBytesMax is the maximum length of --key for delete. It leaves space for the id that
+// keyOf appends.
 const deleteKeyBytesMax = client.KeyBytesMax - len("/18446744073709551615")
 
-// keyOf returns the key for the delete of one row. If a command deletes several rows, each
-// has a key of its own.
+// keyOf returns the key for the request that deletes one of rows rows. If there are several, it
+// appends the id, so that each request has its own key.
 func keyOf(key string, id client.ID, rows int) string {
 	if rows == 1 {
 		return key
