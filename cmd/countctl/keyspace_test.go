@@ -61,8 +61,8 @@ func TestFloors(t *testing.T) {
 	}
 }
 
-// Without a terminal for the question, only --yes drops a keyspace or column. The refusal names the
-// number of rows.
+// Without a terminal, a keyspace or column is dropped only with --yes. Otherwise the error names
+// the number of rows.
 func TestDrop(t *testing.T) {
 	server := nodetest.New(t)
 	i := against(t, server)
@@ -94,8 +94,8 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// A drop whose answer is lost is not sent again, because a repeat could drop a new keyspace or
-// column of the same name.
+// If the outcome of a drop is unknown, the request is not repeated, because a repeat could drop a
+// new keyspace or column of the same name.
 func TestDropIsSentOnce(t *testing.T) {
 	server := nodetest.New(t)
 	i := against(t, server)
@@ -152,7 +152,7 @@ func TestKeyspaces(t *testing.T) {
 	}
 }
 
-// keyspacesOutput is the JSON output of keyspace list.
+// keyspacesOutput is the JSON output of "keyspace list".
 type keyspacesOutput struct {
 	Keyspaces []client.Keyspace `json:"keyspaces"`
 }

@@ -1,8 +1,8 @@
 // Command countctl operates a countd server through its HTTP API.
 //
-// It owns the command line, its output and the exit codes, which scripts may rely on: 0 for
-// success, 1 for failure, 2 for wrong usage. It uses the public API only, and never repeats
-// an increment in a way that could count twice.
+// It owns the command line, its output and the exit codes: 0 for success, 1 for failure, 2 for
+// wrong usage. Scripts may rely on these. It uses the public API only, and never repeats an
+// increment in a way that could count twice.
 package main
 
 import (

@@ -17,14 +17,14 @@ import (
 	"github.com/countd/countd/internal/nodetest"
 )
 
-// against runs command lines of the whole program. Tests of commands on a node are in this package
-// unless they need internals of another package. Each test program that links the node costs
-// seconds.
+// against returns an Invocation that runs command lines of the whole program against s. Tests of
+// commands on a node are in this package unless they need internals of another package. One test
+// program is faster: each one that links the node takes seconds to build.
 func against(t *testing.T, s *nodetest.Server) *clitest.Invocation {
 	return clitest.New(t, s.URL, groups...)
 }
 
-// TestEveryDurationHasDays: all flags for a duration accept days, like the flags of countd.
+// All flags for a duration accept days, like the flags of countd.
 func TestEveryDurationHasDays(t *testing.T) {
 	c := &cli.CLI{Terminal: cli.Terminal{Env: func(string) string { return "" }}}
 	var walk func(*cobra.Command)
@@ -55,7 +55,7 @@ func TestUsageErrorsNameTheCommand(t *testing.T) {
 		"keyspace frob":            "see countctl keyspace --help",
 		"keyspace create x":        "see countctl keyspace create --help",
 		"cold migrate --before 1x": "see countctl cold migrate --help",
-		"incr 1 frob=1":            "see countctl incr --help", // only the server knows
+		"incr 1 frob=1":            "see countctl incr --help", // only the server knows that there is no column frob
 		"help nope":                "see countctl help --help",
 	} {
 		got := against(t, server).Run(strings.Fields(args)...)
@@ -177,7 +177,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// A fault of the command line that only the server can detect is a usage error too.
+// If the server refuses a value from the command line, that is a usage error.
 func TestFaultsOfTheCommandLineSeenByTheServer(t *testing.T) {
 	for _, c := range []struct {
 		args, field string
@@ -220,7 +220,7 @@ func TestEveryCommandPrintsHelp(t *testing.T) {
 	}
 }
 
-// A command asks before it overwrites a file.
+// A command overwrites a file only with --yes.
 func TestFilesAreNotWrittenOver(t *testing.T) {
 	server := nodetest.New(t)
 	i := against(t, server)
@@ -244,7 +244,7 @@ func TestFilesAreNotWrittenOver(t *testing.T) {
 	}
 }
 
-// TestTLSFlags: what cannot be used is named before anything is sent.
+// If a TLS flag names a file that cannot be used, the error names the flag, and no request is sent.
 func TestTLSFlags(t *testing.T) {
 	dir := t.TempDir()
 	i := against(t, nodetest.New(t))
@@ -265,7 +265,8 @@ func TestTLSFlags(t *testing.T) {
 			t.Errorf("%v: exit %d: %s", tc.args, got.Code, got.Err)
 		}
 	}
-	// The --key of a write is its Idempotency-Key, beside that of the certificate.
+	// --key is the idempotency key of the write, and --cert-key the key of the certificate. A
+	// command can have both.
 	i.OK("incr", "7", "like=1", "--key", "again", "--cert", file("alice.crt"), "--cert-key", file("alice.key"))
 	both := file("both")
 	var content []byte
@@ -278,7 +279,7 @@ func TestTLSFlags(t *testing.T) {
 	i.OK("incr", "7", "like=1", "--addr", i.Addr, "--cert", both)
 }
 
-// A command waits for a server that is not up yet, or busy, from the first request on.
+// A command also repeats its first requests while the server has no leader.
 func TestFirstRequestsAreRepeated(t *testing.T) {
 	path := clitest.WriteTemp(t, "a.csv", "id,like\n1,2\n")
 	events := clitest.WriteTemp(t, "e.csv", "item,t,event\n1,1,like\n")
@@ -304,7 +305,8 @@ func TestFirstRequestsAreRepeated(t *testing.T) {
 	}
 }
 
-// A keyspace for other commands is not reported as missing.
+// The error for a keyspace of another kind names the command to use, instead of reporting the
+// keyspace as missing.
 func TestKeyspacesOfOtherKinds(t *testing.T) {
 	server := nodetest.New(t)
 	i := against(t, server)

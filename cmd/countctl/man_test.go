@@ -15,7 +15,8 @@ import (
 
 var manDir = flag.String("man", "", "write the man pages into this directory")
 
-// Every command has a man page: deploy/release.sh ships them.
+// Every command has a man page. deploy/release.sh calls this test to generate the pages for a
+// release.
 func TestManPages(t *testing.T) {
 	dir := *manDir
 	if dir == "" {

@@ -16,7 +16,7 @@ import (
 	"github.com/countd/countd/internal/nodetest"
 )
 
-// members returns how many members the likes of posts 0 to 9 have.
+// members returns the number of members in the likes of posts 0 to 9.
 func members(t *testing.T, s *nodetest.Server) (n int) {
 	t.Helper()
 	c, err := client.New(client.Config{Addrs: []string{s.URL}})
@@ -35,7 +35,7 @@ func members(t *testing.T, s *nodetest.Server) (n int) {
 	return n
 }
 
-// moment is a time in output, and cursor a cursor.
+// moment matches a time in the output, and cursor matches a cursor.
 var (
 	moment = regexp.MustCompile(`20\d\d-\d\d-\d\dT[0-9:.]+Z`)
 	cursor = regexp.MustCompile(`--cursor (\S+)`)
@@ -69,8 +69,8 @@ func TestMembersCommands(t *testing.T) {
 	}
 }
 
-// A stopped import of members continues, and counts each member once. The import accepts the output
-// of an export.
+// After a stopped import of members, the next run continues, and each member counts once. The
+// output of "members export" can be imported.
 func TestMembersImport(t *testing.T) {
 	s := nodetest.New(t)
 	i := against(t, s)

@@ -142,8 +142,8 @@ func TestRefusedIncrement(t *testing.T) {
 	}
 }
 
-// A write of unknown outcome is repeated with the key in the error message. It counts once, whether
-// the first try took effect or not.
+// If the outcome of a write is unknown, the error names a key. If the command is repeated with that
+// key, the write counts once, whether or not the first try took effect.
 func TestUnknownWriteIsRunAgainByItsKey(t *testing.T) {
 	named := regexp.MustCompile(`--key ([0-9a-f-]{36}),`)
 	for _, happened := range []bool{true, false} {

@@ -22,13 +22,13 @@ func runbook(t *testing.T) string {
 	return string(text)
 }
 
-// callersCodes are the errors that need no operator.
+// callersCodes lists the error codes that need no action by an operator.
 var callersCodes = []string{
 	"invalid_argument", "not_found", "method_not_allowed", "request_timeout", "overflow", "keyspace_exists", "too_large", "idempotency_conflict",
 }
 
-// Each warning of status and each error that needs an operator has a heading in the runbook,
-// and each heading that is a code has such a warning or error.
+// Each warning of status and each error that needs an operator has a heading in the runbook. Each
+// heading that is a code belongs to such a warning or error.
 func TestRunbookHasEveryWarningAndError(t *testing.T) {
 	given, headings := map[string]bool{}, map[string]bool{}
 	for path, code := range map[string]string{
@@ -62,12 +62,13 @@ func TestRunbookHasEveryWarningAndError(t *testing.T) {
 	}
 }
 
-// elsewhere holds messages of the runbook that are no single text in the program.
+// elsewhere lists messages of the runbook that the program composes from parts, or that come from
+// elsewhere.
 var elsewhere = []string{
 	"address already in use", "holds groups but no node.json", "has a node.json but no groups.json", "writes stopped", "writes of new rows stopped", "writes to groups led here stopped",
 }
 
-// The program contains each message by which the runbook identifies a failed start or a log line.
+// The source of the program contains each error and log message that the runbook explains.
 func TestRunbookMessagesAreInTheProgram(t *testing.T) {
 	var program strings.Builder
 	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
@@ -99,7 +100,7 @@ func TestRunbookMessagesAreInTheProgram(t *testing.T) {
 	}
 }
 
-// Every command of the runbook is one, with flags that it has.
+// Every command in the runbook exists and has the flags that the runbook uses.
 func TestRunbookCommandsAreUnderstood(t *testing.T) {
 	i := against(t, nodetest.New(t))
 	commands := regexp.MustCompile(`(?m)^    countctl ([^#\n]+)`).FindAllStringSubmatch(runbook(t), -1)

@@ -26,7 +26,7 @@ func Commands(c *cli.CLI) []*cobra.Command {
 // benchIDsMax bounds the ids that a bench reads from a file.
 const benchIDsMax = 50_000_000
 
-// benchFlags holds the flags of bench. cfg holds the flags that a load takes unchanged.
+// benchFlags holds the flags of bench. cfg has those that become fields of Config unchanged.
 type benchFlags struct {
 	op      string
 	dist    string
@@ -162,8 +162,8 @@ func bench(ctx context.Context, c *cli.CLI, f benchFlags) error {
 	return nil
 }
 
-// runBench runs the load. If check is set, it sums the column before and after the load. It
-// returns both a report and an error if the load was cut short or the second sum failed.
+// runBench runs the load. If check is set, it sums the column before and after the load. If ctx
+// ended the load early or the second sum failed, it returns a report and an error.
 func runBench(ctx context.Context, c *cli.CLI, cfg Config, check bool) (*benchReport, error) {
 	server, err := c.ConnectFor(client.Retry{})
 	if err != nil {
@@ -191,8 +191,8 @@ func runBench(ctx context.Context, c *cli.CLI, cfg Config, check bool) (*benchRe
 	return report, err
 }
 
-// checkBenchTarget refuses an unknown keyspace or column. It asks for confirmation if the
-// bench would change a keyspace that has rows and that the command line does not name.
+// checkBenchTarget returns an error for an unknown keyspace or column. It asks for confirmation if
+// the bench would change a keyspace that has rows, unless the command line names a keyspace.
 func checkBenchTarget(ctx context.Context, c *cli.CLI, cfg Config, named bool) error {
 	server, err := c.Connect()
 	if err != nil {
@@ -228,7 +228,7 @@ func checkBenchTarget(ctx context.Context, c *cli.CLI, cfg Config, named bool) e
 	return c.Confirm(fmt.Sprintf("Change keyspace %s, which holds %s?", changed, cli.Counted(rows, "row")))
 }
 
-// changedBy returns the keyspace that a load changes, or "".
+// changedBy returns the keyspace that a load changes, or "" if it changes none.
 func changedBy(cfg *Config) string {
 	switch cfg.Op {
 	case Incr, Mixed:
@@ -245,7 +245,8 @@ func changedBy(cfg *Config) string {
 	return ""
 }
 
-// isLoopback reports whether an address is on this machine. It looks up no name.
+// isLoopback reports whether an address is localhost or a loopback IP address. It does not resolve
+// other names.
 func isLoopback(addr *url.URL) bool {
 	host := addr.Hostname()
 	if host == "localhost" {
@@ -332,7 +333,7 @@ func percentileRows(t *cli.Table, name string, p *Percentiles) {
 	t.Row(cells...)
 }
 
-// benchCheckIDsMax bounds the ids whose counts --check sums.
+// benchCheckIDsMax bounds the number of ids for --check, which reads all their counts.
 const benchCheckIDsMax = 1_000_000
 
 type benchReport struct {
@@ -340,12 +341,12 @@ type benchReport struct {
 	Check *benchCheck `json:"check,omitempty"`
 }
 
-// benchCheck compares the counts with the answers. They agree only if nobody else writes the
-// column.
+// benchCheck compares the growth of the counts with the answers to the increments. It is meaningful
+// only if no other client writes to the column.
 type benchCheck struct {
-	Counted int64 `json:"counted"` // by how much the counts grew
-	Least   int64 `json:"least"`   // increments that were acknowledged
-	Most    int64 `json:"most"`    // acknowledged increments and increments of unknown outcome
+	Counted int64 `json:"counted"` // growth of the sum of the counts
+	Least   int64 `json:"least"`   // number of acknowledged increments
+	Most    int64 `json:"most"`    // number of increments that were acknowledged or have an unknown outcome
 	Holds   bool  `json:"holds"`
 }
 
@@ -371,7 +372,7 @@ func sumOf(ctx context.Context, server *client.Client, cfg *Config) (int64, erro
 	return sum, nil
 }
 
-// checkOf compares the growth of the counts with the answers.
+// checkOf compares the growth of the counts with the answers in a report.
 func checkOf(grown int64, r *Report) *benchCheck {
 	c := &benchCheck{Counted: grown, Least: r.Increments, Most: r.Increments + r.UnknownOps}
 	c.Holds = c.Least <= c.Counted && c.Counted <= c.Most

@@ -1,16 +1,16 @@
-// Package load runs a measured load on a countd server, and owns the command bench, which compares
-// the counts with the answers. The command loads a server on another machine only with --yes. It
-// asks before it changes a keyspace with rows, unless the command line names that keyspace.
+// Package load runs a measured load on a countd server, and owns the command bench. The command can
+// also compare the counts with the answers. It runs against a server on another machine only with
+// --yes. It asks before it changes a keyspace with rows, unless the command line names a keyspace.
 //
-// The package owns the pacing, the choice of ids and the histogram of latencies. It never decodes a
-// good answer beyond its status, because the client shares its cores with the server that it
-// measures. Invariant: every request that was due in the measured time is in the report, as an
-// answer, an error or unsent. In an open loop, the latency of a request counts from the time at
+// The package owns the pacing, the choice of ids and the histogram of latencies. It never decodes
+// the body of an answer with status 200, because the client may share its cores with the server
+// that it measures. Invariant: every request that was due in the measured time is in the report, as
+// an answer, an error or unsent. In an open loop, the latency of a request counts from the time at
 // which it was due, not from the time at which the client sent it.
 //
-// Goroutines: Run starts one worker for each request in flight. It stops them when the time
-// is over, when the requests are done or when ctx ends, and waits for them all. A worker
-// that repeats an increment of unknown outcome may delay that by resendFor.
+// Goroutines: Run starts one worker for each request in flight. It stops them when the time is
+// over, when the requests are done or when ctx ends, and waits for them all. A worker that repeats
+// an increment of unknown outcome may delay the end of Run by resendFor.
 package load
 
 import (
@@ -29,77 +29,76 @@ import (
 
 // Bounds of a Config.
 const (
-	// ConcurrencyMax bounds connections and histograms to what two cores and the default
-	// limit of open files allow.
+	// ConcurrencyMax bounds the connections and the histograms. Two cores and the default limit of
+	// open files do not allow more.
 	ConcurrencyMax = 4096
-	RateMax        = 1_000_000 // requests a second; no client of a few cores sends more
-	PageMax        = 1000      // ids of one read, the API's bound
+	RateMax        = 1_000_000 // requests a second; a client with a few cores cannot send more
+	PageMax        = 1000      // ids in one read; the API has the same bound
 	BatchMax       = 10_000    // increments in one request; the API has the same bound
 	DeadlineMax    = time.Minute
-	PollMax        = 100  // users of one poll, the API's bound
-	FolloweesMax   = 2000 // bound of one feed; the API takes more
+	PollMax        = 100  // users in one poll; the API has the same bound
+	FolloweesMax   = 2000 // followees of one feed; the API allows more
 )
 
-// Kind is the kind of the requests.
+// Kind is the kind of requests in a load.
 type Kind string
 
 // The kinds of load.
 const (
-	Read  Kind = "read"  // one row by GET
-	Page  Kind = "page"  // Config.Page rows in one request
+	Read  Kind = "read"  // reads one row with GET
+	Page  Kind = "page"  // reads Config.Page rows in one request
 	Incr  Kind = "incr"  // Config.Batch increments in one request
-	Mixed Kind = "mixed" // pages and increments; Config.ReadShare is the share of pages
+	Mixed Kind = "mixed" // both Page and Incr requests; Config.ReadShare is the share of Page
 
-	Poll    Kind = "poll"    // a poll of one user, by GET
-	Polls   Kind = "polls"   // a poll of Config.Page users in one request
-	Feed    Kind = "feed"    // one user follows other users, chosen anew each time, and has seen their posts
-	Seen    Kind = "seen"    // one user has read the notices of the first of Config.Channels
-	Clear   Kind = "clear"   // one user has seen the first of Config.Dots
-	Publish Kind = "publish" // a notice for the first of Config.Channels
+	Poll    Kind = "poll"    // polls for one user with GET
+	Polls   Kind = "polls"   // polls for Config.Page users in one request
+	Feed    Kind = "feed"    // sets the followees of one user to newly drawn users, and marks their posts as seen
+	Seen    Kind = "seen"    // marks the notices of Config.Channels[0] as read by one user
+	Clear   Kind = "clear"   // clears Config.Dots[0] for one user
+	Publish Kind = "publish" // publishes a notice in Config.Channels[0]
 
-	Post     Kind = "post"     // one author publishes a post with the current time
-	Timeline Kind = "timeline" // one user's newest Config.Page posts with their counts
+	Post     Kind = "post"     // publishes a post of one author, whose id has the current time
+	Timeline Kind = "timeline" // reads the newest Config.Page posts of one user's followees, with their counts
 )
 
 var kinds = []Kind{Read, Page, Incr, Mixed, Poll, Polls, Feed, Seen, Clear, Publish, Post, Timeline}
 
-// OfUsers reports whether requests are about unread numbers and timelines in any keyspace,
-// not about rows of one keyspace.
+// OfUsers reports whether requests of this kind are about a user's unread numbers, feed, posts or
+// timeline, instead of rows of Config.Keyspace.
 func (k Kind) OfUsers() bool { return slices.Index(kinds, k) >= slices.Index(kinds, Poll) }
 
 // Config configures a load.
 type Config struct {
 	Addr        *url.URL
-	TLS         *tls.Config // for an Addr of https; nil for the system's authorities
+	TLS         *tls.Config // TLS configuration for https; nil for the default one
 	Token       string      // bearer token of the requests; "" for none
-	Keyspace    string      // UnreadKeyspace for kinds whose OfUsers is true
-	Column      string      // to which increments add 1
+	Keyspace    string      // keyspace of the rows; UnreadKeyspace if Op.OfUsers()
+	Column      string      // column to which increments add 1
 	Op          Kind
-	Page        int           // ids of a page
-	Batch       int           // increments of a request
-	NoResults   bool          // do not request the new counts
-	ReadShare   float64       // share of reads in Mixed, 0 … 1
+	Page        int           // number of ids in one Page, Polls or Timeline request
+	Batch       int           // number of increments in one request
+	NoResults   bool          // increments do not ask for the new counts
+	ReadShare   float64       // share of Page requests in Mixed, 0 … 1
 	Consistency string        // consistency of reads: stale, bounded or linearizable; "" for the server's default
 	Concurrency int           // maximum number of requests in flight
 	Rate        float64       // requests a second in an open loop; 0 for a closed loop
 	Duration    time.Duration // measured time; 0 to run until Requests are done
-	Requests    int64         // in all; 0 to run for Duration
+	Requests    int64         // total number of requests; 0 to run for Duration
 	Channels    []string      // channels of polls
-	Dots        []string      // likewise
+	Dots        []string      // dots of polls
 	Followees   int           // average number of followees of a feed
-	Authors     uint64        // followees are drawn from 1 … Authors
+	Authors     uint64        // the followees of a feed are drawn from ids 1 … Authors
 	IDs         IDs
-	Timeout     time.Duration // time of one request, after which the client gives up
-	Deadline    time.Duration // sent to the server; 0 for the server's default
-	// Once gives each worker a producer's name, and makes it repeat an increment of unknown
-	// outcome until the outcome is known.
+	Timeout     time.Duration // time after which the client gives up on a request
+	Deadline    time.Duration // deadline that requests carry; 0 for the server's default
+	// Once gives each worker a producer name. A worker then repeats an increment of unknown outcome
+	// until the outcome is known.
 	Once bool
-	// Memory samples the server's memory during the run.
+	// If Memory is set, the run samples the server's memory.
 	Memory bool
 }
 
-// Validate checks the config. Run does so too; a caller that has not read the ids yet
-// may call it before.
+// Validate checks the config. Run calls Validate too.
 func (c *Config) Validate() error {
 	names := slices.Concat(c.Channels, c.Dots)
 	switch {
@@ -107,7 +106,7 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("the op is one of %s, not %q", listed(kinds), c.Op)
 	case c.Op == Polls && c.Page > PollMax:
 		return fmt.Errorf("a poll is of 1 to %d users, not %d", PollMax, c.Page)
-	// Requests do not escape names, and no server accepts such a name.
+	// Names are put into requests without escaping. A server does not accept names that need it.
 	case slices.ContainsFunc(names, func(name string) bool { return name == "" || url.QueryEscape(name) != name }):
 		return fmt.Errorf("the name of a channel or dot is of a-z, 0-9 and _: one of %q is not", names)
 	case (c.Op == Seen || c.Op == Publish) && len(c.Channels) == 0:
@@ -140,7 +139,7 @@ func (c *Config) Validate() error {
 	return c.IDs.validate()
 }
 
-// listed returns kinds with commas between.
+// listed returns the kinds as a text, separated by commas.
 func listed(kinds []Kind) string {
 	names := make([]string, len(kinds))
 	for i, k := range kinds {
@@ -161,9 +160,9 @@ func (c *Config) slots() int64 {
 	return slots
 }
 
-// Run runs the load and returns its report. It opens connections before the clock starts.
-// When ctx ends, the report covers the time until then and comes with ctx's error. No other
-// error comes with a report.
+// Run runs the load and returns its report. It opens the connections before the measured time. If
+// ctx ends first, Run returns ctx's error and a report of the time until then. With any other
+// error, the report is nil.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -203,7 +202,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	return report, ctx.Err()
 }
 
-// connect opens every worker's connection at once, so that none is opened in the measured
+// connect opens the connections of all workers concurrently, so that none is opened in the measured
 // time. It returns the first error.
 func connect(workers []*worker) error {
 	failures := make(chan error, len(workers))

@@ -26,7 +26,7 @@ func configFor(t *testing.T, s *nodetest.Server) Config {
 	}
 }
 
-// total sums the likes of ids 1 … n.
+// total returns the sum of the likes of ids 1 … n.
 func total(s *nodetest.Server, n uint64) (sum int64) {
 	for id := uint64(1); id <= n; id++ {
 		sum += s.Row(id)[2]
@@ -38,7 +38,7 @@ func TestRunDoesWhatItReports(t *testing.T) {
 	cases := []struct {
 		name   string
 		change func(*Config)
-		ops    int64 // reported; -1 when left to chance
+		ops    int64 // expected Report.Ops; -1 if random
 		likes  int64 // sum of the likes on the server
 	}{
 		{"single increments", func(*Config) {}, 200, 200},
@@ -147,12 +147,12 @@ func TestRunReportsWhatWasDoneWhenItIsInterrupted(t *testing.T) {
 	}
 }
 
-// The server pauses for a while. In an open loop
+// The server pauses for a while. In an open loop, these properties hold:
 //
 //  1. the report accounts for every request that was due;
 //  2. the latency of requests that were due during the pause includes their wait, although only one
-//     request per caller was in flight;
-//  3. without those requests, the report would not show the pause.
+//     request was in flight;
+//  3. the 90th percentile shows the pause, which it does not in a closed loop.
 func TestOpenLoopOmitsNothing(t *testing.T) {
 	const rate, stall = 1000, 300 * time.Millisecond
 	server := nodetest.New(t)
@@ -294,7 +294,7 @@ func TestStepVisitsAll(t *testing.T) {
 	}
 }
 
-// BenchmarkPrepare is the client's own cost of a request's body.
+// BenchmarkPrepare measures the client's cost to build a request.
 func BenchmarkPrepare(b *testing.B) {
 	for _, op := range []Kind{Read, Page, Incr} {
 		b.Run(string(op), func(b *testing.B) {

@@ -12,14 +12,14 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// memoryEvery is the interval of the samples. It is short enough to see a lasting peak, and
-// long enough to cost the server nothing.
+// memoryEvery is the interval of the samples. It is short enough to see a lasting peak, and long
+// enough to not load the server.
 const memoryEvery = time.Second
 
 // Memory is the resident memory of the server's process, as the server reports it.
 type Memory struct {
-	BeforeBytes uint64 `json:"before_bytes"` // before the run's connections were opened
-	MaxBytes    uint64 `json:"max_bytes"`    // the most seen until the end of the run
+	BeforeBytes uint64 `json:"before_bytes"` // memory before the run opened its connections
+	MaxBytes    uint64 `json:"max_bytes"`    // largest sample until the end of the run
 }
 
 // memoryWatch samples the server's memory. watchMemory starts its goroutine; stop ends it
@@ -34,8 +34,8 @@ type memoryWatch struct {
 	quit, done chan struct{}
 }
 
-// watchMemory takes the first sample. It fails for a server whose metrics do not include its
-// memory.
+// watchMemory takes the first sample and returns a running memoryWatch. It returns an error if the
+// server's metrics do not include its memory.
 func watchMemory(cfg *Config) (*memoryWatch, error) {
 	w := &memoryWatch{
 		http: newClient(cfg), uri: cfg.Addr.String() + "/metrics", cfg: cfg,
@@ -60,13 +60,13 @@ func (w *memoryWatch) run() {
 		case <-w.quit:
 			return
 		}
-		if now, err := w.sample(); err == nil { // ignore an error, because the report counts the errors of a server that is gone
+		if now, err := w.sample(); err == nil { // ignore an error: if the server is gone, the report has the errors of its requests
 			w.seen.MaxBytes = max(w.seen.MaxBytes, now)
 		}
 	}
 }
 
-// stop ends the watch and returns its result. It may be called again.
+// stop ends the goroutine and returns the result. It may be called several times.
 func (w *memoryWatch) stop() *Memory {
 	w.once.Do(func() { close(w.quit) })
 	<-w.done
@@ -88,8 +88,8 @@ func (w *memoryWatch) sample() (uint64, error) {
 
 var errNoMemory = errors.New("the metrics have no process_resident_memory_bytes")
 
-// residentBytes returns the gauge process_resident_memory_bytes of metrics in the
-// Prometheus text format.
+// residentBytes returns the gauge process_resident_memory_bytes in metrics, a text in the
+// Prometheus format.
 func residentBytes(metrics []byte) (uint64, error) {
 	for line := range bytes.Lines(metrics) {
 		if value, ok := bytes.CutPrefix(line, []byte("process_resident_memory_bytes ")); ok {

@@ -12,8 +12,8 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// resendFor bounds the time in which a worker repeats an increment of unknown outcome. It is longer
-// than the restart of a server.
+// resendFor bounds how long a worker repeats an increment of unknown outcome. It is longer than a
+// server needs to restart.
 const resendFor = 30 * time.Second
 
 // resendPauseMax bounds the pause between two tries. The pause begins at brokenPause and doubles,
@@ -24,12 +24,12 @@ type outcome int
 
 const (
 	done    outcome = iota
-	refused         // the server did nothing
-	unknown         // the server may have done all of the request, a part or nothing
+	refused         // the server did not apply any of the request
+	unknown         // the server may have applied all of the request, a part of it or nothing
 )
 
-// send sends a request, waits for its answer, and counts a failure in t. With Config.Once
-// it repeats an increment of unknown outcome.
+// send sends a request, waits for its answer, and counts a failure in t. With Config.Once, it
+// repeats an increment of unknown outcome.
 func (w *worker) send(request *fasthttp.Request, t *tally) outcome {
 	o, code := w.try(request)
 	if o == unknown && w.once && request == w.incr {
@@ -49,8 +49,8 @@ func (w *worker) send(request *fasthttp.Request, t *tally) outcome {
 	return o
 }
 
-// resend repeats the latest increment. While tries fail, the outcome stays unknown: a
-// refusal of a later try says nothing about the first one.
+// resend repeats the latest increment until a try succeeds or resendFor has passed. If a later try
+// is refused, the outcome stays unknown, because the first try may have been applied.
 func (w *worker) resend(code string, t *tally) (outcome, string) {
 	pause := brokenPause
 	for end := time.Now().Add(resendFor); time.Now().Before(end); pause = min(2*pause, resendPauseMax) {
@@ -63,7 +63,7 @@ func (w *worker) resend(code string, t *tally) (outcome, string) {
 	return unknown, code
 }
 
-// try sends a request once and returns the code of its failure.
+// try sends a request once. It returns the outcome and, if it failed, an error code.
 func (w *worker) try(request *fasthttp.Request) (outcome, string) {
 	if err := w.http.Do(request, w.resp); err != nil {
 		time.Sleep(brokenPause)
@@ -111,7 +111,7 @@ func readRefusal(resp *fasthttp.Response) refusal {
 	return r
 }
 
-// codeOfBroken returns the code for a request that got no answer.
+// codeOfBroken returns the error code for a request without an answer.
 func codeOfBroken(err error) string {
 	var timeout net.Error
 	if errors.Is(err, fasthttp.ErrTimeout) || errors.As(err, &timeout) && timeout.Timeout() {

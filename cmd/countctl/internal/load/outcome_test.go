@@ -20,7 +20,7 @@ func nth(server *nodetest.Server, n int64, fault nodetest.Fault) {
 	}
 }
 
-// Each way to fail bounds the counts that the server may have.
+// After each kind of fault, the counts on the server are within the bounds that the report gives.
 func TestOutcomesBoundTheCounts(t *testing.T) {
 	cases := []struct {
 		name    string
@@ -53,8 +53,8 @@ func TestOutcomesBoundTheCounts(t *testing.T) {
 	}
 }
 
-// With Once, a request of unknown outcome is sent until the outcome is known. It counts
-// once, whether the server did all of its first try, a part or nothing.
+// With Once, a request of unknown outcome is repeated until the outcome is known. It counts once,
+// whether the server applied all of the first try, a part or nothing.
 func TestOnceLearnsEveryOutcome(t *testing.T) {
 	for name, fault := range map[string]nodetest.Fault{
 		"done":          {Hang: true, After: true},

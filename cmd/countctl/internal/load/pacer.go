@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// pacer releases the requests of a run. In a closed loop a request is due when a worker is
-// free for it. In an open loop request n is due at start + n/rate, even if no worker is
+// pacer decides when the requests of a run are due. In a closed loop, a request is due when a
+// worker is free for it. In an open loop, request n is due at start + n/rate, even if no worker is
 // free.
 type pacer struct {
 	start    time.Time
 	interval float64      // nanoseconds from one request to the next; 0 in a closed loop
 	slots    int64        // maximum number of requests of the run
-	next     atomic.Int64 // number of the next request; in an open loop, sleeping guards it
+	next     atomic.Int64 // number of the next request; in an open loop, guarded by sleeping
 
-	// In an open loop, the worker that waits until its request is due holds sleeping. The other
-	// workers queue for the lock, because their requests are due later.
+	// In an open loop, the worker with the next request holds this lock until the request is due.
+	// The other free workers wait for the lock, because their requests are due later.
 	sleeping sync.Mutex
 }
 
@@ -29,8 +29,8 @@ func newPacer(cfg *Config, start time.Time) *pacer {
 	return p
 }
 
-// take waits until the next request is due and returns that time. ok is false when the run
-// is over.
+// take waits until the next request is due, and returns the time at which it was due. ok is false
+// if the run is over.
 func (p *pacer) take(ctx context.Context) (due time.Time, ok bool) {
 	if p.interval == 0 {
 		return time.Now(), ctx.Err() == nil && p.next.Add(1) <= p.slots
@@ -53,8 +53,8 @@ func (p *pacer) due(n int64) time.Time {
 	return p.start.Add(time.Duration(float64(n) * p.interval))
 }
 
-// unsent calls visit for each request of an open loop that was due before end and for which no
-// worker was free. It passes visit the time for which the request had waited.
+// unsent calls visit for each request of an open loop that was due before end but was not sent,
+// because no worker was free. waited is the time from due to end.
 func (p *pacer) unsent(end time.Time, visit func(waited time.Duration)) {
 	if p.interval == 0 {
 		return
@@ -66,8 +66,8 @@ func (p *pacer) unsent(end time.Time, visit func(waited time.Duration)) {
 
 // sleepUntil waits until instant and returns true. If ctx ends first, it returns false.
 func sleepUntil(ctx context.Context, instant time.Time) bool {
-	// A timer of the runtime wakes up to a millisecond late on an idle machine. The
-	// measured latency would include that.
+	// A Go timer can fire a millisecond late on an idle machine, and the measured latency would
+	// include that. So sleep the rest of the time with sleepExactly.
 	const timerLateness = 1500 * time.Microsecond
 	if wait := time.Until(instant) - timerLateness; wait > 0 {
 		timer := time.NewTimer(wait)

@@ -12,42 +12,42 @@ type Report struct {
 	Dist        Dist    `json:"dist"`
 	IDs         uint64  `json:"ids"` // number of ids to choose from
 	Keyspace    string  `json:"keyspace"`
-	Page        int     `json:"page,omitempty"`  // ids of a page or users of a poll; absent for other ops
-	Batch       int     `json:"batch,omitempty"` // increments of a request; absent for other ops
+	Page        int     `json:"page,omitempty"`  // number of ids in a page or of users in a poll; absent for other kinds
+	Batch       int     `json:"batch,omitempty"` // number of increments in a request; absent for other kinds
 	Concurrency int     `json:"concurrency"`     // maximum number of requests in flight
-	Rate        float64 `json:"rate"`            // target, requests a second; 0 for a closed loop
+	Rate        float64 `json:"rate"`            // target rate in requests a second; 0 for a closed loop
 	Seconds     float64 `json:"seconds"`         // from the first request to the last answer
 
 	Requests          int64            `json:"requests"` // requests that succeeded
 	RequestsPerSecond float64          `json:"requests_per_second"`
-	Ops               int64            `json:"ops"`        // ops of the successful requests: rows read, increments done, users polled, followees or notices
-	Increments        int64            `json:"increments"` // Ops that are increments
+	Ops               int64            `json:"ops"`        // number of ops in the successful requests, such as rows read, increments, users polled or followees set
+	Increments        int64            `json:"increments"` // number of increments in Ops
 	OpsPerSecond      float64          `json:"ops_per_second"`
-	Failed            int64            `json:"failed"`      // requests with an error or without an answer
-	Errors            map[string]int64 `json:"errors"`      // failed requests by code
-	Refused           int64            `json:"refused"`     // failed requests that changed nothing on the server
-	UnknownOps        int64            `json:"unknown_ops"` // increments of failed requests that may have been done
-	Resent            int64            `json:"resent"`      // increments sent again to learn their outcome
-	Unsent            int64            `json:"unsent"`      // due in an open loop when no worker was free
+	Failed            int64            `json:"failed"`      // number of requests with an error or without an answer
+	Errors            map[string]int64 `json:"errors"`      // number of failed requests, by error code
+	Refused           int64            `json:"refused"`     // number of failed requests that changed nothing on the server
+	UnknownOps        int64            `json:"unknown_ops"` // number of increments in failed requests that may have been applied
+	Resent            int64            `json:"resent"`      // number of repeated requests, sent to learn an unknown outcome
+	Unsent            int64            `json:"unsent"`      // number of requests of an open loop that were due but not sent, because no worker was free
 
-	// LatencyUS is the latency of requests that succeeded. In an open loop, it counts from the time
-	// at which a request was due. It then also includes unsent requests, with their wait until the
-	// end.
+	// LatencyUS is the latency of requests that succeeded. In an open loop, the latency of a
+	// request counts from the time at which it was due. LatencyUS then also includes unsent
+	// requests, with their wait until the end.
 	LatencyUS Percentiles `json:"latency_us"`
-	// ReadLatencyUS and IncrLatencyUS are the latencies of reads and of increments in a
-	// mixed load, without unsent requests.
+	// In a mixed load, ReadLatencyUS and IncrLatencyUS are the latencies of reads and of
+	// increments. They do not include unsent requests.
 	ReadLatencyUS *Percentiles `json:"read_latency_us,omitempty"`
 	IncrLatencyUS *Percentiles `json:"incr_latency_us,omitempty"`
-	// AnswerUS is the latency in an open loop without the client's share: it counts from the time
-	// at which a request was sent.
+	// AnswerUS is the latency in an open loop, but counted from the time at which a request was
+	// sent. So it does not include delays in the client.
 	AnswerUS *Percentiles `json:"answer_us,omitempty"`
-	// LateUS is the client's own share of the latency in an open loop. It is the time from the
-	// moment at which a request was due until a waiting worker sent it.
+	// LateUS is the delay in the client in an open loop: the time from when a request was due until
+	// it was sent, for requests for which a worker was waiting.
 	LateUS *Percentiles `json:"late_us,omitempty"`
 	Memory *Memory      `json:"server_memory,omitempty"`
 }
 
-// Percentiles holds percentiles of a latency, in microseconds, right to within 1 %.
+// Percentiles holds percentiles of a latency, in microseconds, with an error of at most 1 %.
 type Percentiles struct {
 	P50   float64 `json:"p50"`
 	P90   float64 `json:"p90"`
@@ -64,7 +64,8 @@ func percentiles(h *hdrhistogram.Histogram) Percentiles {
 	return Percentiles{P50: at(50), P90: at(90), P99: at(99), P999: at(99.9), P9999: at(99.99), Max: us(float64(h.Max())), Mean: us(h.Mean())}
 }
 
-// newReport merges the workers' tallies of a run that began at clock.start.
+// newReport returns the report of a run from clock.start to end. It merges the tallies of the
+// workers.
 func newReport(cfg *Config, workers []*worker, clock *pacer, end time.Time) *Report {
 	r := &Report{
 		Op: cfg.Op, Dist: cfg.IDs.Dist, IDs: cfg.IDs.size(), Keyspace: cfg.Keyspace,
@@ -98,7 +99,7 @@ func newReport(cfg *Config, workers []*worker, clock *pacer, end time.Time) *Rep
 		r.LateUS, r.AnswerUS = &p, &q
 	}
 	if cfg.Duration > 0 && end.Sub(clock.start) > cfg.Duration {
-		end = clock.start.Add(cfg.Duration) // later answers only complete earlier requests
+		end = clock.start.Add(cfg.Duration) // requests are due only until the duration is over; answers may come later
 	}
 	clock.unsent(end, func(waited time.Duration) {
 		r.Unsent++

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sleepExactly blocks its thread in the kernel, which wakes it some 50 µs late.
+// sleepExactly sleeps in the kernel and blocks its thread. It returns only about 50 µs late.
 func sleepExactly(wait time.Duration) {
 	left := unix.NsecToTimespec(wait.Nanoseconds())
 	for unix.Nanosleep(&left, &left) == unix.EINTR {

@@ -10,20 +10,21 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// UnreadKeyspace is the keyspace of users. Its rows have paths of their own.
+// UnreadKeyspace is the keyspace of the unread numbers of users. The API has separate paths for its
+// rows.
 const UnreadKeyspace = "unread"
 
-// followedByAll is a followee of every feed.
+// followedByAll is the id of a user that every feed follows.
 const followedByAll = 1
 
-// userRequest is a request about unread numbers, which one worker reuses.
+// userRequest is a request of a kind with OfUsers. Each worker has one and reuses it.
 type userRequest struct {
 	*fasthttp.Request
 	before, after []byte // parts of the URI around the user's id
 }
 
-// newUserRequest returns the request for a kind of load. For a kind without OfUsers it is
-// not used.
+// newUserRequest returns the request for cfg.Op. If cfg.Op.OfUsers() is false, the result is not
+// used.
 func newUserRequest(cfg *Config) userRequest {
 	method, before, after := http.MethodPost, "", ""
 	switch cfg.Op {
@@ -48,7 +49,8 @@ func newUserRequest(cfg *Config) userRequest {
 	return userRequest{newRequest(cfg, method, before), []byte(before), []byte(after)}
 }
 
-// pollQuery names channels and dots, which need no escaping.
+// pollQuery returns the query of a poll, with the channels and dots. Validate has checked that
+// their names need no escaping.
 func pollQuery(cfg *Config) string {
 	var parts []string
 	if len(cfg.Channels) > 0 {
@@ -87,26 +89,26 @@ func (w *worker) prepareUser() (*fasthttp.Request, *tally, int64) {
 	return w.user.Request, w.writes, 1
 }
 
-// nextUser puts the next user into the request's path.
+// nextUser puts the id of the next user into the path of the request.
 func (w *worker) nextUser() {
 	w.uri = strconv.AppendUint(append(w.uri[:0], w.user.before...), w.ids.next(), 10)
 	w.uri = append(w.uri, w.user.after...)
 	w.user.SetRequestURIBytes(w.uri)
 }
 
-// The id of a post is its seconds since postEpoch, shifted by postTimeBits, as the default
-// --id-layout of posts has it. The low postWorkerBits hold the worker's number, so that no two
-// workers use the same id.
+// The id of a post has the seconds since postEpoch, shifted left by postTimeBits, as in the default
+// --id-layout of posts. The low postWorkerBits are the worker's number, so that no two workers use
+// the same id.
 const (
 	postEpoch      = 515_483_463
 	postTimeBits   = 22
 	postWorkerBits = 12
 )
 
-// Compile-time check that all workers have a number.
+// Compile-time check that postWorkerBits are enough for all workers.
 const _ = uint(1<<postWorkerBits - ConcurrencyMax)
 
-// preparePost makes the request publish a new id.
+// preparePost sets the body of the request to a post with a new id.
 func (w *worker) preparePost() {
 	now := time.Now()
 	id := uint64(now.Unix()-postEpoch)<<postTimeBits | uint64(now.Nanosecond()/1e6)<<postWorkerBits | w.number
@@ -123,7 +125,7 @@ func (w *worker) preparePolls() {
 	w.user.SetBodyRaw(w.body)
 }
 
-// appendNames appends a list of names, which need no escaping.
+// appendNames appends names as a JSON list. The names need no escaping.
 func appendNames(b []byte, names []string) []byte {
 	b = append(b, '[')
 	for i, name := range names {
@@ -135,7 +137,8 @@ func appendNames(b []byte, names []string) []byte {
 	return append(b, ']')
 }
 
-// prepareFeed makes the user follow followedByAll and other users. It returns their number.
+// prepareFeed sets the body of the request: the user follows followedByAll and randomly drawn
+// users. It returns the number of followees.
 func (w *worker) prepareFeed() int64 {
 	b := append(w.body[:0], `{"followees":[`...)
 	b = appendID(b, followedByAll)
@@ -148,8 +151,9 @@ func (w *worker) prepareFeed() int64 {
 	return int64(1 + others)
 }
 
-// drawOthers draws the number of other followees: the product of two exponentially distributed
-// numbers. Most results are small and a few are very large, as on social networks.
+// drawOthers draws the number of followees other than followedByAll. It is the product of two
+// exponentially distributed numbers. So most results are small and a few are very large, as on
+// social networks.
 func (w *worker) drawOthers() int {
 	r := w.ids.rand
 	return min(FolloweesMax-1, int(r.ExpFloat64()*r.ExpFloat64()*float64(w.cfg.Followees-1)+0.5))

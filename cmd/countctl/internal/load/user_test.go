@@ -20,8 +20,8 @@ func userWorker(op Kind) *worker {
 func TestRequestsAboutUsers(t *testing.T) {
 	cases := []struct {
 		op           Kind
-		method, path string // of the second request
-		body         string // "*" for one that is drawn
+		method, path string // expected in the second request
+		body         string // expected body; "*" for any, because it is random
 		ops          int64
 	}{
 		{Poll, "GET", "/v1/poll/2?channels=news,shop&dots=x", "", 1},
@@ -50,7 +50,8 @@ func TestRequestsAboutUsers(t *testing.T) {
 	}
 }
 
-// Posts of several workers have different ids, which rise and have the current time.
+// The posts of all workers have different ids. The ids of a worker rise, and contain the current
+// time.
 func TestPostsAreNew(t *testing.T) {
 	var each atomic.Uint64
 	cfg := userWorker(Post).cfg

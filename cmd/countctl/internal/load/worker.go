@@ -16,27 +16,28 @@ import (
 )
 
 const (
-	// latencyMax is the largest latency that is recorded; a longer one counts as
+	// latencyMax is the largest latency that is recorded. A longer latency is recorded as
 	// latencyMax.
 	latencyMax = time.Hour
-	// latencyMin is the finest step of latencies.
+	// latencyMin is the smallest difference between two recorded latencies.
 	latencyMin = time.Microsecond
-	// latencyDigits keeps every percentile right to within 1 %, and the
-	// histograms of 1,024 workers within 60 MB.
+	// latencyDigits is the number of significant digits. With 2, each percentile has an error of at
+	// most 1 %, and the histograms of 1,024 workers need at most 60 MB.
 	latencyDigits = 2
-	// brokenPause keeps workers from spinning if the server is unreachable.
+	// brokenPause is the pause after a request without an answer. It keeps workers from spinning if
+	// the server is unreachable.
 	brokenPause = 10 * time.Millisecond
 )
 
-// tally counts the requests of one kind of one worker.
+// tally counts the requests of one worker: either its reads or its writes.
 type tally struct {
-	latency *hdrhistogram.Histogram // nanoseconds, of requests that succeeded
+	latency *hdrhistogram.Histogram // latency in nanoseconds of the requests that succeeded
 	ok      int64                   // requests that succeeded
-	ops     int64                   // rows read or increments done by successful requests
-	errors  map[string]int64        // requests that failed, by code
-	refused int64                   // failed requests that changed nothing on the server
-	unknown int64                   // increments of failed requests that may have been done
-	resent  int64                   // requests sent again to learn their outcome
+	ops     int64                   // number of ops in the successful requests
+	errors  map[string]int64        // number of failed requests, by error code
+	refused int64                   // number of failed requests that changed nothing on the server
+	unknown int64                   // number of increments in failed requests that may have been applied
+	resent  int64                   // number of repeated requests, sent to learn an unknown outcome
 }
 
 func newTally() *tally {
@@ -48,7 +49,7 @@ func newHistogram() *hdrhistogram.Histogram {
 }
 
 func record(h *hdrhistogram.Histogram, latency time.Duration) {
-	h.RecordValue(int64(min(max(latency, 0), latencyMax))) // in range, so it cannot fail
+	h.RecordValue(int64(min(max(latency, 0), latencyMax))) // cannot fail, because the value is in range
 }
 
 // worker has one connection and one request in flight. It owns the buffers of its requests
@@ -59,11 +60,11 @@ type worker struct {
 	ids     *picker
 	reads   *tally
 	writes  *tally
-	late    *hdrhistogram.Histogram // in an open loop: time from due to sent, if the worker was free in time
-	answers *hdrhistogram.Histogram // in an open loop: time from sent to answered of requests that succeeded
+	late    *hdrhistogram.Histogram // in an open loop: time from due to sent, for requests for which the worker was waiting
+	answers *hdrhistogram.Histogram // in an open loop: time from sent to answered, for requests that succeeded
 
 	base   []byte // URL of the keyspace
-	member string // JSON member that holds the id of an increment
+	member string // name of the JSON field with the id of an increment
 	uri    []byte
 	body   []byte
 	get    *fasthttp.Request // one row
@@ -123,13 +124,13 @@ func newClient(cfg *Config) *fasthttp.HostClient {
 		IsTLS:                         cfg.Addr.Scheme == "https",
 		TLSConfig:                     secure,
 		MaxConns:                      1,
-		MaxIdleConnDuration:           latencyMax, // the worker closes it
+		MaxIdleConnDuration:           latencyMax, // the worker closes the connection itself
 		ReadTimeout:                   cfg.Timeout,
 		WriteTimeout:                  cfg.Timeout,
 		NoDefaultUserAgentHeader:      true,
 		DisableHeaderNamesNormalizing: true,
 		DisablePathNormalizing:        true,
-		// The HTTP client must not send an increment twice.
+		// The HTTP client must not repeat a request, because it could count an increment twice.
 		MaxIdemponentCallAttempts: 1,
 		RetryIfErr:                func(*fasthttp.Request, int, error) (bool, bool) { return false, false },
 	}
@@ -159,7 +160,7 @@ func hostPort(cfg *Config) string {
 	return net.JoinHostPort(cfg.Addr.Hostname(), port)
 }
 
-// connect opens the connection by a read that is not measured.
+// connect opens the connection with a read that is not part of the measurement.
 func (w *worker) connect() error {
 	w.prepareRead(w.cfg.IDs.idAt(0))
 	if err := w.http.Do(w.get, w.resp); err != nil {
@@ -173,7 +174,7 @@ func (w *worker) connect() error {
 
 func (w *worker) close() { w.http.CloseIdleConnections() }
 
-// run sends requests as the pacer hands them out.
+// run sends a request each time the pacer's take returns, until the run is over.
 func (w *worker) run(ctx context.Context, clock *pacer) {
 	for {
 		asked := time.Now()
@@ -196,7 +197,8 @@ func (w *worker) run(ctx context.Context, clock *pacer) {
 	}
 }
 
-// prepare builds the next request and returns its tally and its number of ops.
+// prepare builds the next request. It returns the request, the tally that counts it and its number
+// of ops.
 func (w *worker) prepare() (*fasthttp.Request, *tally, int64) {
 	op := w.cfg.Op
 	if op == Mixed {
@@ -227,7 +229,7 @@ func (w *worker) prepareRead(id uint64) {
 	w.get.SetRequestURIBytes(w.uri)
 }
 
-// appendIDs appends a list of a page's ids.
+// appendIDs appends the ids of the next page as a JSON list.
 func (w *worker) appendIDs(b []byte) []byte {
 	b = append(b, '[')
 	for i := range w.cfg.Page {
