@@ -191,7 +191,7 @@ func TestUnknownWriteIsRunAgainByItsKey(t *testing.T) {
 
 func TestTop(t *testing.T) {
 	server := nodetest.New(t)
-	for id := uint64(1); id <= 25_000; id++ { // three pages
+	for id := uint64(1); id <= 25_000; id++ { // rows for three pages of a scan
 		server.Put(id, 0, 1, int64(id%1000), 0)
 	}
 	server.Put(30_000, 5, 0, 0, 0) // has no likes

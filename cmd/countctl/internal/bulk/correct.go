@@ -16,7 +16,7 @@ import (
 // refuses a write whose number is 64 or more below the highest that it has accepted for the column.
 // A run first adds 0 to each row that differs. This write is the fence of the run. Once all shards
 // have accepted the fence, the run compares the rows again, and adds the remaining drifts. In each
-// shard, the runs have the order in which the shard accepted their fences:
+// shard, the accepted fences define an order of the runs:
 //
 //   - A shard accepts the fence of an earlier run before that run sends its first correction. If it
 //     then accepts the fence of a later run, that fence has a higher number than these corrections.

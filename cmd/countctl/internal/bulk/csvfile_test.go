@@ -79,7 +79,7 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// An error of the first record names the line before it.
+// If the first record is too long, the error names the line before it: the header.
 func TestReaderOfALongRecord(t *testing.T) {
 	r, err := bulk.NewCSVStream("f", strings.NewReader("id,like\n\""+strings.Repeat("x", 2<<20)), ',')
 	if err != nil {
@@ -92,7 +92,7 @@ func TestReaderOfALongRecord(t *testing.T) {
 }
 
 func TestReaderOfALongFile(t *testing.T) {
-	const rows = 50_000 // many buffers
+	const rows = 50_000 // more text than fits into one buffer
 	text := "a,b\n" + strings.Repeat("12345678,1\n", rows)
 	got := read(t, text)
 	if len(got) != rows || got[rows-1] != itoa(rows+1)+"|12345678|1" {
@@ -119,7 +119,7 @@ func TestWriterAndReader(t *testing.T) {
 			if err := w.Commit(); err != nil {
 				t.Fatal(err)
 			}
-			w.Abort() // does nothing now
+			w.Abort() // does nothing after Commit
 			r, err := bulk.OpenCSV(t.Context(), path)
 			if err != nil {
 				t.Fatal(err)

@@ -66,7 +66,7 @@ func ParseDelimiter(text string) (rune, error) {
 type CSVReader struct {
 	name    string
 	size    int64       // size of the file as stored, before gunzip; -1 if unknown
-	comma   rune        // between fields
+	comma   rune        // character between fields
 	file    *os.File    // set by OpenWholeCSV; otherwise nil
 	opened  os.FileInfo // state of file when it was opened
 	closers []io.Closer

@@ -19,7 +19,7 @@ const writeBufferSize = 256 << 10
 type CSVWriter struct {
 	name     string
 	file     *program.AtomicFile // nil for a stream
-	gzip     *gzip.Writer        // nil for plain
+	gzip     *gzip.Writer        // nil if the file is not compressed
 	buffered *bufio.Writer
 	line     []byte
 }

@@ -11,8 +11,8 @@ import (
 // cut is a range of rows of a file. One request adds all of its rows.
 type cut struct {
 	seq       uint64
-	before    Position // where it begins
-	after     Position // where it ends
+	before    Position // position where the cut begins
+	after     Position // position where the cut ends
 	sums      client.Sums
 	ids       []client.ID // id of each row that sums includes; an id may occur several times
 	overflows Overflows   // rows of this cut that did not fit, from the server's answer
@@ -54,13 +54,13 @@ type cuts struct {
 		sync.Mutex
 		open      []*cut        // admitted cuts, beginning at the oldest unacknowledged one
 		next      uint64        // number of the next cut
-		end       Position      // where the next cut begins
+		end       Position      // position where the next cut begins
 		overflows Overflows     // overflows of the cuts before open[0]
-		saved     uint64        // lowest open number according to the progress file
+		saved     uint64        // lowest unacknowledged number in the progress file
 		freed     chan struct{} // closed and replaced when another cut may be admitted
 	}
 	behind chan struct{} // receives a token when the progress file should be saved at once
-	kept   bool          // there is a progress file
+	kept   bool          // whether there is a progress file
 }
 
 func newCuts(from progress, kept bool) *cuts {

@@ -46,7 +46,7 @@ func ParsePosition(text string) (SourcePosition, error) {
 type Event struct {
 	Position SourcePosition
 	ID       uint64
-	Column   int // index among the compared columns
+	Column   int // index of the column in the compared columns
 	Set      bool
 	Value    int64
 	Floor    *int64 // floor of an increment; nil for none
@@ -98,7 +98,7 @@ type Drift struct {
 type Result struct {
 	Compared  int      // rows
 	Differ    int      // rows
-	Drifts    []Drift  // by id and column
+	Drifts    []Drift  // sorted by id and column
 	Unsettled []uint64 // rows that had a message in the window at every try, so that Compare could not judge them
 
 	comparison *comparison
@@ -418,7 +418,7 @@ type Bucket struct {
 
 // Histogram returns a bucket for each number of decimal digits that a drift has.
 func Histogram(drifts []Drift) []Bucket {
-	all := map[int]*Bucket{} // by digits
+	all := map[int]*Bucket{} // by number of digits
 	for _, d := range drifts {
 		digits := len(strconv.FormatUint(size(d.Add), 10))
 		if all[digits] == nil {

@@ -41,7 +41,7 @@ type EventColumns struct {
 // eventParser parses each event into one increment.
 type eventParser struct {
 	in              *CSVReader
-	id, time, event int               // fields
+	id, time, event int               // indexes of the fields in a record
 	timed           bool              // a row without a valid time is rejected
 	paced           bool              // the parser reads the time
 	counters        map[string]string // column of each event; "" if the event changes no column

@@ -14,8 +14,8 @@ import (
 const (
 	// runNumbers is more than the number of writes that a run can send.
 	runNumbers = 1 << 36
-	// Each run adds a random multiple of runNumbers, from 1 to stepsMax times, to the Base of the
-	// previous run. It is random so that two runs from copies of one progress file use different
+	// Each run adds runNumbers times a random factor from 1 to stepsMax to the Base of the previous
+	// run. The factor is random so that two runs from copies of one progress file use different
 	// numbers.
 	stepsMax = 1 << 12
 )
@@ -96,8 +96,8 @@ func (w *fencedWriter) Write(ctx context.Context, send func(context.Context, cli
 }
 
 // take returns the next number and marks it as open. It waits while that number is client.Window or
-// more above the lowest open number. Otherwise a shard could refuse the open number: it refuses a
-// number once it has applied one that is client.Window higher.
+// more above the lowest open number. Without this wait, a shard could refuse the lowest open
+// number: it refuses a number once it has applied one that is client.Window higher.
 func (w *fencedWriter) take(ctx context.Context) (uint64, error) {
 	for {
 		seq, freed := w.tryTake()

@@ -15,8 +15,8 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// ErrNotRegular is returned for a named pipe, a device or a directory where only a regular file can
-// be read twice.
+// ErrNotRegular is returned for a named pipe, a device or a directory. The reader needs a regular
+// file, because it reads the file twice.
 var ErrNotRegular = errors.New("not a regular file")
 
 // errDamaged is returned for a gzip file that is cut off, or whose checksum is wrong.

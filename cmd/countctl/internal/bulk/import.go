@@ -31,8 +31,8 @@ import (
 )
 
 const (
-	// LanesMax bounds the requests in flight. More of them would not be faster: a few already keep
-	// all Raft groups of a server busy.
+	// LanesMax bounds the requests in flight. More would not make an import faster: a few requests
+	// already keep all Raft groups of a server busy.
 	LanesMax = 64
 	// saveEvery is the interval at which the progress file is written. After a kill, the next run
 	// repeats the work since that write.
@@ -52,7 +52,7 @@ type FileConfig struct {
 	InFlight int          // maximum number of requests in flight, 1 … LanesMax
 	Retry    client.Retry // how each request is repeated
 	Rejects  string       // file for bad rows; if it is "", the run stops at the first bad row, or at a sum that does not fit an int64
-	State    string       // progress file; "" keeps none
+	State    string       // path of the progress file; "" for none
 	From     FileState    // state from which to continue; its Position is zero for the start of the file
 	// Confirm is called when all rows are handled, unless it is nil. If it returns an error, the
 	// run fails.

@@ -112,7 +112,7 @@ func TestRejectedThrough(t *testing.T) {
 	cases := []struct {
 		name, text string
 		through    int64
-		start      int64 // bytes kept
+		start      int64 // number of bytes that are kept
 	}{
 		{"all", text, 9, int64(len(text))},
 		{"some", text, 8, int64(len(text) - len("9,bad,y\n"))},

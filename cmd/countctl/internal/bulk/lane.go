@@ -107,7 +107,7 @@ func (l *lane) send(ctx context.Context, b *batch) error {
 	cfg := &l.im.cfg
 	_, err := l.im.writer.Write(ctx, func(ctx context.Context, o client.WriteOptions) (client.WriteResult, error) {
 		result, err := b.write(ctx, cfg, o)
-		if err == nil && len(result.Refused) > 0 && result.Refused[0].Error != nil { // a count that overflows
+		if err == nil && len(result.Refused) > 0 && result.Refused[0].Error != nil { // the server refused an op because the count would overflow
 			err = errors.New(result.Refused[0].Error.Message)
 		}
 		if err == nil && result.Applied != len(b.lines) {

@@ -20,7 +20,7 @@ const (
 // of their id does not fit an int64.
 type Overflows struct {
 	Refused OverflowRows `json:"refused,omitzero"` // not added
-	Unknown OverflowRows `json:"unknown,omitzero"` // some of these rows were not added, but the answer that named those was lost
+	Unknown OverflowRows `json:"unknown,omitzero"` // some of these rows were not added; which ones is unknown, because an answer was lost
 }
 
 // OverflowRows describes rows with the same outcome.
@@ -78,7 +78,7 @@ func (r *OverflowRows) name(id client.ID) {
 	}
 }
 
-// valid reports whether o is possible for a file of which rows rows are handled.
+// valid reports whether o is possible after that many rows.
 func (o Overflows) valid(rows int64) bool {
 	for _, r := range []OverflowRows{o.Refused, o.Unknown} {
 		if r.Rows < 0 || r.Rows > rows || len(r.IDs) > overflowIDsMax || int64(len(r.IDs)) > r.Rows {

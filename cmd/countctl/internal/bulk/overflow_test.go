@@ -28,7 +28,7 @@ func TestOverflowsOfAnswers(t *testing.T) {
 	unknown := func(ids ...client.ID) client.WriteResult { return client.WriteResult{Unknown: ids} }
 	for name, c := range map[string]struct {
 		rows    []client.ID
-		answers []client.WriteResult // one a cut
+		answers []client.WriteResult // one answer for each cut
 		want    Overflows
 		text    string
 	}{

@@ -31,8 +31,8 @@ type RedisConfig struct {
 	Batch   int                        // COUNT of a SCAN, 1 … client.WriteOpsMax; Redis may return a few more keys
 	Bad     func(*BadValueError) error // called with a value that is not a count; its error ends the import
 	Synced  func() error               // called before each save, to make durable what Bad has recorded; may be nil
-	State   string                     // progress file; "" keeps none
-	From    RedisState                 // where to continue
+	State   string                     // path of the progress file; "" for none
+	From    RedisState                 // state from which to continue
 	Retry   client.Retry               // how each write is repeated
 }
 
@@ -401,7 +401,7 @@ const differencesShown = 20
 
 // Verdict is the result of a comparison.
 type Verdict struct {
-	Values  int64        `json:"values"` // compared
+	Values  int64        `json:"values"` // number of compared values
 	Differ  int64        `json:"differ"`
 	Samples []Difference `json:"samples"` // the first differences
 }

@@ -20,7 +20,7 @@ type Pattern struct {
 	Keyspace string
 	Column   string // column of the count; "" if the key or the fields of a hash name it
 
-	glob   string         // for SCAN
+	glob   string         // glob pattern for SCAN
 	keys   *regexp.Regexp // matches a key of the pattern, even if the text in the place of the id is no number
 	id     int            // number of the group in keys that matches the id
 	column int            // number of the group in keys that matches the column; 0 if there is none
@@ -53,8 +53,7 @@ func ParsePattern(text string) (*Pattern, error) {
 	return p, nil
 }
 
-// compile sets p.glob, which SCAN uses and which may match too many keys, and p.keys, which is
-// exact.
+// compile sets p.glob and p.keys. SCAN uses p.glob, which may match too many keys. p.keys is exact.
 func (p *Pattern) compile(keys string) {
 	var glob, exact strings.Builder
 	exact.WriteString(`(?s)\A`)

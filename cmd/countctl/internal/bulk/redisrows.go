@@ -14,7 +14,7 @@ type rowsOf struct {
 	patterns []*Pattern        // all patterns of the import
 	columns  map[string]string // columns of the keyspace, by their names in the keys or hash fields of Redis
 	page     *page
-	index    map[client.ID]int // in page.ops
+	index    map[client.ID]int // index of each row in page.ops
 }
 
 type cell struct {
@@ -58,7 +58,7 @@ func (r *rowsOf) match(key string) (id client.ID, column string, ok bool, err er
 	return 0, column, true, fmt.Errorf("the id %w", err)
 }
 
-// expires records a copied key if it has a time to live, which is left.
+// expires records a copied key if left, its time to live, is above 0.
 func (r *rowsOf) expires(key string, left time.Duration) {
 	if left <= 0 {
 		return

@@ -123,8 +123,7 @@ func (c *CLI) explain(err error) string {
 	return err.Error()
 }
 
-// remedy returns a remedy for errors whose message does not name one. For all other errors it
-// returns "".
+// remedy returns a remedy for certain error codes, and "" for all others.
 func remedy(refused *client.Error) string {
 	switch refused.Code {
 	case "unknown_keyspace":
@@ -161,7 +160,7 @@ func flagError(_ *cobra.Command, err error) error {
 	return err
 }
 
-// helpCommand returns the command help. An unknown command name is a usage error.
+// helpCommand returns the command "help". An unknown command name is a usage error.
 func helpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND…]",
@@ -176,8 +175,8 @@ func helpCommand() *cobra.Command {
 	}
 }
 
-// needShell makes the command completion return an error for an unknown shell. By default it would
-// print its help.
+// needShell makes the command "completion" return an error for an unknown shell. By default, the
+// command would print its help.
 func needShell(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	completion, _, err := root.Find([]string{"completion"})

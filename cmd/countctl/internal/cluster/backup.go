@@ -143,7 +143,7 @@ func isUnfinished(entries []os.DirEntry) bool {
 	})
 }
 
-// backup is a running backup.
+// backup is the state of one run of the command backup.
 type backup struct {
 	*cli.CLI
 	server *client.Client

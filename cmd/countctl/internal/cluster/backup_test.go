@@ -100,7 +100,7 @@ func TestSourcesAreRestored(t *testing.T) {
 		t.Errorf("exit %d, %s", got.Code, got.Err)
 	}
 	toSources.all, order = nil, nil
-	for range 2 { // again, with force
+	for range 2 { // two more restores, with --force
 		against(t, to.URL).OK("restore", dir, "--force", "--yes")
 		got := toSources.all
 		if len(got) != 1 || got[0].Name != "likes" || got[0].Origin != likes.Number || !strings.Contains(string(got[0].Partitions), `"since":3`) {
@@ -254,7 +254,7 @@ func TestBackupWhileAKeyspaceIsDropped(t *testing.T) {
 	snapshots := 0
 	server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
 		if strings.HasSuffix(r.URL.Path, "/snapshot") {
-			if snapshots++; snapshots == 13 { // the last one, which is of users
+			if snapshots++; snapshots == 13 { // the last snapshot, which is of users
 				against(t, server.URL).OK("keyspace", "drop", "tags", "--yes")
 				against(t, server.URL).OK("keyspace", "create", "tags", "--columns", "a", "--shards", "2")
 			}

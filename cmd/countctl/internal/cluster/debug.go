@@ -32,11 +32,11 @@ var bundlePaths = []struct{ path, file string }{
 // bundleAdminPaths lists the admin paths that "debug bundle" requests once, from any node.
 var bundleAdminPaths = []string{"nodes", "groups", "digests", "plan", "version", "cold"}
 
-// bundleOutput is the JSON output of debug bundle.
+// bundleOutput is the JSON output of "debug bundle".
 type bundleOutput struct {
 	File   string   `json:"file"`
 	Files  int      `json:"files"`
-	Bytes  int64    `json:"bytes"` // before compression
+	Bytes  int64    `json:"bytes"` // size before compression
 	Failed []string `json:"failed"`
 }
 

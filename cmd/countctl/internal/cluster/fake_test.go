@@ -52,7 +52,7 @@ type fakeGroup struct {
 
 type fakeReplica struct {
 	admin.Replica
-	Digest  string             `json:"digest"` // "" for the digest that most replicas have
+	Digest  string             `json:"digest"` // "" for 0000000000000000
 	Marks   []admin.DigestMark `json:"marks"`
 	Entries []admin.EntryMark  `json:"entries"`
 }
@@ -117,7 +117,7 @@ func (s *fakeServer) serve(w http.ResponseWriter, r *http.Request) {
 	defer s.mu.Unlock()
 	status, answer := s.cluster.answer(r, body)
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(answer) // likewise
+	_ = json.NewEncoder(w).Encode(answer) // ignore the error: the caller has closed the connection
 }
 
 func refuse(status int, code, message, field string) (int, any) {

@@ -598,7 +598,7 @@ func TestRollingRestartStops(t *testing.T) {
 		edit  func(*fakeCluster)
 		exec  string
 		err   string
-		state string // of n1 afterwards
+		state string // expected state of n1 after the command
 	}{
 		"the command fails":   {func(*fakeCluster) {}, "exit 7", "exit status 7", "active"},
 		"it is not restarted": {func(*fakeCluster) {}, "true", "has not been restarted yet", "draining"},

@@ -20,7 +20,7 @@ type planOutput struct {
 	// Idle is set if no step is left, and every group has a leader that answers and its
 	// intended voters.
 	Idle   bool             `json:"idle"`
-	Steps  []admin.PlanStep `json:"steps"`  // the next ones
+	Steps  []admin.PlanStep `json:"steps"`  // steps that come next
 	Moving []movingGroup    `json:"moving"` // moves in progress
 }
 

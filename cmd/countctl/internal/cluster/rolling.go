@@ -179,7 +179,7 @@ func (r *rolling) restart(ctx context.Context, n admin.ClusterNode) error {
 		return fmt.Errorf("%q: %w", line, err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }() // ended has a buffer, but restart always receives
+	go func() { ended <- cmd.Wait() }() // this goroutine ends when the command ends
 	var err error
 	select {
 	case err = <-ended:
@@ -235,8 +235,8 @@ func (r *rolling) sayWhatIsLeft(ctx context.Context, remaining []admin.ClusterNo
 	r.Say("continue with: countctl rolling-restart --nodes %s --exec '%s'", namesOf(remaining, ","), r.exec)
 }
 
-// away returns why a restarted node is not back yet, or "" if it is back. life is the node's life
-// before the restart.
+// away returns why a restarted node is not back yet, or "" if it is back. life is the node's
+// ClusterNode.Life from before the restart.
 func (r *rolling) away(ctx context.Context, n admin.ClusterNode, life string) (string, error) {
 	now, there, err := nodeNow(ctx, r.server, n.Key)
 	switch {

@@ -39,7 +39,7 @@ func (s statusOutput) screen(t *cli.Table) {
 	summary := s.summary()
 	warnings, nodes := s.warningLines(), s.nodeRows()
 	keyspaces, shards := s.keyspaceRows()
-	// 3 gaps between the parts, 2 table headers and 1 line of totals.
+	// Besides the lists, the output has 3 gaps, 2 table headers and 1 line of totals.
 	excess := len(summary) + 3 + 2 + 1 + len(warnings) + len(nodes) + len(keyspaces) - screenLines
 	keyspaces, excess = cut(keyspaces, keyspaceMin, excess, func(n int) []any {
 		return []any{fmt.Sprintf("%d more", n), "", "", "", "", "", ""}

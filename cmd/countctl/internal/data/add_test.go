@@ -51,7 +51,7 @@ func randomEvents(seed uint64, events, rows int) eventFile {
 	for n := range events {
 		kinds := []struct {
 			event  string
-			column int // -1 for none
+			column int // -1 for an event that changes no column
 		}{{"retweet", 0}, {"mention", 1}, {"reply", 1}, {"like", 2}, {"noise", -1}}
 		kind, id := kinds[random.IntN(len(kinds))], random.Uint64N(uint64(rows))*random.Uint64N(3)+1
 		fmt.Fprintf(&text, "%d,%d,%s\n", id, n/3, kind.event)

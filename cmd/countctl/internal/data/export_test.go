@@ -88,7 +88,7 @@ func TestExport(t *testing.T) {
 
 func TestExportThenImport(t *testing.T) {
 	from, to := nodetest.New(t), nodetest.New(t)
-	const n = 25_000 // three pages
+	const n = 25_000 // rows for three pages of a scan
 	for id := uint64(1); id <= n; id++ {
 		from.Put(id*7919, int64(id), -int64(id), 0, int64(id%2))
 	}

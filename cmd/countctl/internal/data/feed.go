@@ -69,7 +69,7 @@ func feedGetCommand(c *cli.CLI) *cobra.Command {
 	return cmd
 }
 
-// followeesOutput is the JSON output of feed followees.
+// followeesOutput is the JSON output of "feed followees".
 type followeesOutput struct {
 	User      client.ID   `json:"user"`
 	Followees []client.ID `json:"followees"`

@@ -96,8 +96,8 @@ func firstGroup(ctx context.Context, server *client.Client, cluster admin.Cluste
 	return 0, nil
 }
 
-// confirm returns the function for FileConfig.Confirm. It returns an error if the file was written
-// to during the run, or if the keyspace was dropped and created again.
+// confirm returns the function for FileConfig.Confirm. That function returns an error if the file
+// was written to during the run, or if the keyspace was dropped and created again.
 func (s *importSource) confirm(from bulk.FileState, f importFlags) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := s.in.Unchanged(); err != nil {

@@ -43,7 +43,7 @@ type redisOutput struct {
 	Keys         int64         `json:"keys"`                    // number of keys that were read by all runs
 	Values       int64         `json:"values"`                  // number of values that were copied by all runs
 	Ignored      int64         `json:"ignored"`                 // number of keys, and of fields of hashes, that match no pattern or column
-	Left         bulk.Names    `json:"left,omitempty"`          // names in Ignored that --map does not mention, with their numbers
+	Left         bulk.Names    `json:"left,omitempty"`          // names of ignored keys and fields, with their numbers; without names that --map maps to ""
 	Rejected     int64         `json:"rejected"`                // number of values that are not counts, and of keys whose ids are not numbers
 	Expiring     int64         `json:"expiring,omitempty"`      // number of copied keys that have a time to live
 	ExpiringKeys []string      `json:"expiring_keys,omitempty"` // the first of these keys
@@ -384,7 +384,7 @@ func someOf(keys []string, total int64) string {
 // of earlier runs, even of another import from the same Redis.
 type redisRejects struct {
 	path     string
-	f        *os.File // nil until the first value
+	f        *os.File // nil until the first rejected value
 	unsynced bool
 }
 

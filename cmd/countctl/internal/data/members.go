@@ -96,7 +96,7 @@ func (f *listFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.cursor, "cursor", "", "cursor that the previous page printed")
 }
 
-// moreRows adds the flag that gets the next page to the table, if there is a next page.
+// If there is a next page, moreRows adds a line to the table with the flag that gets that page.
 func moreRows(t *cli.Table, cursor string) {
 	if cursor != "" {
 		t.Gap()

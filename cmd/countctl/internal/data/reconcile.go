@@ -223,7 +223,7 @@ type reconciled struct {
 	truth            *truth
 }
 
-// scan adds each row of the cluster that the truth lacks to the truth, with counts of 0.
+// scan reads all rows of the keyspace. If the truth lacks a row, scan adds it with counts of 0.
 func (r *reconciled) scan(ctx context.Context) error {
 	return cli.Scan(ctx, r.server, r.keyspace, r.truth.columns, client.ReadOptions{Consistency: "linearizable"}, func(page client.Page) error {
 		for _, row := range page.Rows {
@@ -233,7 +233,7 @@ func (r *reconciled) scan(ctx context.Context) error {
 	})
 }
 
-// unchanged returns an error if the digests of the shards are not the given ones. With a source it
+// unchanged returns an error if the shards no longer have the given digests. With a source it
 // returns nil.
 func (r *reconciled) unchanged(ctx context.Context, digests map[uint32]string) error {
 	now, err := r.digests(ctx, r.source == "")
@@ -350,7 +350,7 @@ func (r *reconciled) Wait(ctx context.Context) error { return cli.Pause(ctx, 100
 
 // correct corrects the rows that have the same drift in two comparisons. Between the comparisons,
 // it writes a fence against late corrections of earlier runs. found is the result of the first
-// comparison, and digests are the digests before that.
+// comparison. digests has the digests from before that comparison.
 func (r *reconciled) correct(ctx context.Context, found *bulk.Result, digests map[uint32]string, out *reconcileOutput) error {
 	if err := r.unchanged(ctx, digests); err != nil { // check again, because the operator may have needed long to answer the question
 		return err

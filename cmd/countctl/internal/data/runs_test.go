@@ -186,7 +186,7 @@ func countSetsLater(s *nodetest.Server, nth int, fault *nodetest.Fault) {
 	})
 }
 
-// membersCommands returns the command members with only the sub-command import.
+// membersCommands returns a command "members" with only the sub-command "import".
 func membersCommands(c *cli.CLI) []*cobra.Command {
 	return []*cobra.Command{cli.CommandGroup("members", "", membersImportCommand(c))}
 }
@@ -287,8 +287,8 @@ func TestLateRequestOfAnEarlierRunChangesNothing(t *testing.T) {
 	}
 }
 
-// Runs of import are killed at random requests. Answers are lost, and requests arrive only after a
-// later run has begun or ended. The flags differ between runs. These properties hold:
+// Runs of import are killed at random requests. Some answers are lost, and some requests arrive
+// only after a later run has begun or ended. The flags differ between runs. These properties hold:
 //
 //  1. at the end, each row has its last value in the file;
 //  2. no late request of any run changes anything after the last run.
@@ -403,8 +403,8 @@ func TestACutGzipIsRefusedBeforeAnythingIsSent(t *testing.T) {
 	}
 }
 
-// No flag makes the command overwrite its input file, even under another name, or a file that is
-// not a progress file or rejects.
+// No flag makes the command overwrite its input file, even if the flag names a link to it. The
+// command also does not overwrite a file that it did not write.
 func TestOwnFilesAreNotTheInput(t *testing.T) {
 	const text = "id,like\n1,1\nx,1\n"
 	dir := t.TempDir()

@@ -8,9 +8,9 @@
 // an answer, an error or unsent. In an open loop, the latency of a request counts from the time at
 // which it was due, not from the time at which the client sent it.
 //
-// Goroutines: Run starts one worker for each request in flight. It stops them when the time is
-// over, when the requests are done or when ctx ends, and waits for them all. A worker that repeats
-// an increment of unknown outcome may delay the end of Run by resendFor.
+// Goroutines: Run starts Config.Concurrency workers. They stop when the time is over, when the
+// requests are done or when ctx ends, and Run waits for all of them. A worker that repeats an
+// increment of unknown outcome may delay the end of Run by resendFor.
 package load
 
 import (

@@ -248,7 +248,7 @@ func TestPickers(t *testing.T) {
 	cases := []struct {
 		name     string
 		set      IDs
-		distinct int     // at least
+		distinct int     // minimum number of different ids
 		top      float64 // approximate share of the most popular id
 	}{
 		{"uniform", IDs{Dist: Uniform, N: n}, n, 0.001},

@@ -25,8 +25,8 @@ func TestOutcomesBoundTheCounts(t *testing.T) {
 	cases := []struct {
 		name    string
 		fault   nodetest.Fault
-		refused int64 // requests of 10
-		unknown int64 // increments of 20
+		refused int64 // expected Report.Refused of 10 requests
+		unknown int64 // expected Report.UnknownOps of 20 increments
 	}{
 		{"refused", nodetest.Fault{Status: 429, Code: "overloaded"}, 5, 0},
 		{"not ready", nodetest.Fault{Status: 503, Code: "no_leader"}, 5, 0},

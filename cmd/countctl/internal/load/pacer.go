@@ -67,7 +67,8 @@ func (p *pacer) unsent(end time.Time, visit func(waited time.Duration)) {
 // sleepUntil waits until instant and returns true. If ctx ends first, it returns false.
 func sleepUntil(ctx context.Context, instant time.Time) bool {
 	// A Go timer can fire a millisecond late on an idle machine, and the measured latency would
-	// include that. So sleep the rest of the time with sleepExactly.
+	// include that. So the timer fires earlier by timerLateness, and sleepExactly waits for the
+	// rest.
 	const timerLateness = 1500 * time.Microsecond
 	if wait := time.Until(instant) - timerLateness; wait > 0 {
 		timer := time.NewTimer(wait)

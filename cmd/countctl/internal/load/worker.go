@@ -67,7 +67,7 @@ type worker struct {
 	member string // name of the JSON field with the id of an increment
 	uri    []byte
 	body   []byte
-	get    *fasthttp.Request // one row
+	get    *fasthttp.Request // request for one row
 	page   *fasthttp.Request
 	incr   *fasthttp.Request
 	user   userRequest
@@ -75,9 +75,9 @@ type worker struct {
 
 	number  uint64
 	post    uint64  // id of the latest post
-	once    bool    // increments are numbered
+	once    bool    // whether increments are numbered
 	seq     uint64  // number of the latest increment
-	refusal refusal // the latest
+	refusal refusal // latest refusal
 }
 
 func newWorker(cfg *Config, each *atomic.Uint64, number uint64) *worker {
