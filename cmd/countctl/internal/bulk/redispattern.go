@@ -13,7 +13,7 @@ import (
 // Pattern describes keys of Redis that are counts, and the rows and columns that they count:
 //
 //	like:{id}=posts:like        each key is one count of column like: a string, or the size of a set
-//	post:{id}:{column}=posts    each key is one count, likewise; the key names the column
+//	post:{id}:{column}=posts    each key is one count, as above; the key names the column
 //	post:{id}=posts             each key is a hash with all counts of a post; its fields name the columns
 type Pattern struct {
 	Text     string
