@@ -31,7 +31,7 @@ type withMembers struct {
 	dir    string // directory of store
 	sets   *members.Group
 	next   uint64       // the member that joins next
-	noRoom error        // nil, or the error with which snapshots fail
+	noRoom error        // the error that Config.Room returns; nil for none
 	open   atomic.Int64 // stored snapshots that are open
 	lossy  atomic.Bool  // damage is expected
 	damage atomic.Int64 // how often damage was noted
