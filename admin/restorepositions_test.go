@@ -32,10 +32,10 @@ func TestPositionsAfterRestore(t *testing.T) {
 		record(1, 0, 5, 7), record(1, 1, 3, 7), record(1, 2, 2, 7), record(1, 3, 4, 7), record(1, 4, 6, 7), record(2, 0, 5, 7),
 	})
 	want := []dedup.PositionRecord{
-		record(1, 0, 5, 7), record(1, 1, 5, 7), // paused since
-		record(1, 2, 5, 100), record(1, 3, 5, 100), // an operator seeked since
+		record(1, 0, 5, 7), record(1, 1, 5, 7), // the source was paused since the backup
+		record(1, 2, 5, 100), record(1, 3, 5, 100), // an operator seeked since the backup
 		record(1, 4, 5, 100), // the snapshot has a later epoch than the catalog
-		record(1, 5, 5, 100), // the partition began since
+		record(1, 5, 5, 100), // the partition began since the backup
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("positions %v, want %v", got, want)
@@ -52,11 +52,11 @@ func TestPositionsAfterRestore(t *testing.T) {
 		record(1, 5, 2, 8), record(9, 0, 7, 7), record(9, 1, 3, 7), record(9, 2, 2, 7), record(9, 3, 7, 7), record(9, 4, 7, 7), record(9, 5, 7, 7),
 	})
 	want = []dedup.PositionRecord{
-		record(1, 0, 1, 7), record(1, 1, 4, 7), // paused since
+		record(1, 0, 1, 7), record(1, 1, 4, 7), // the source was paused since the backup
 		record(1, 2, 1, 100), // an operator seeked between the copies of the shard and of the sources
 		record(1, 3, 2, 100), // an operator seeked in this cluster
 		record(1, 4, 1, 100), // the partition began in this cluster
-		record(1, 5, 2, 8),   // from a backup of this cluster
+		record(1, 5, 2, 8),   // the position is from a backup of this cluster
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("positions of another cluster's backup %v, want %v", got, want)

@@ -54,7 +54,7 @@ type FinalizeChange struct{}
 
 // View is the cluster as its nodes report it. It names nodes as Names does.
 type View struct {
-	clientadmin.ClusterNodes                            // its Name is the --cluster-name of the node that answers
+	clientadmin.ClusterNodes                            // ClusterNodes.Name is the --cluster-name of the node that answers
 	Groups                   []clientadmin.ClusterGroup // joined from the catalog and the replicas' reports
 	Version                  clientadmin.ClusterVersion
 }

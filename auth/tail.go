@@ -59,7 +59,7 @@ func (l *AuditLog) open() (files []*os.File, err error) {
 	for _, path := range append(paths, l.path) {
 		f, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // deleted since
+			continue // the file was deleted meanwhile
 		}
 		if err != nil {
 			return files, err

@@ -57,7 +57,7 @@ func TestLogClockComesUp(t *testing.T) {
 		for _, step := range []struct {
 			name           string
 			sleep          time.Duration
-			behind, passed time.Duration // passed is the time that has passed by c
+			behind, passed time.Duration // passed is how far c has advanced since its start
 		}{
 			{"at once", 0, time.Hour, 0},
 			{"after a second", time.Second, time.Hour - time.Second, 2 * time.Second},

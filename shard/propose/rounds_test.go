@@ -267,7 +267,7 @@ func TestRoundsAtRandom(t *testing.T) {
 			}
 			all.Wait()
 			<-watched
-			time.Sleep(time.Second) // until the entries end whose callers no longer wait
+			time.Sleep(time.Second) // until the entries of callers that no longer wait have ended
 			w.close(t)
 		})
 	}

@@ -30,9 +30,9 @@ type withMembers struct {
 	store  *members.Store
 	dir    string // directory of store
 	sets   *members.Group
-	next   uint64       // the member that joins next
+	next   uint64       // number of the next member to join
 	noRoom error        // the error that Config.Room returns; nil for none
-	open   atomic.Int64 // stored snapshots that are open
+	open   atomic.Int64 // number of stored snapshots that are open
 	lossy  atomic.Bool  // damage is expected
 	damage atomic.Int64 // how often damage was noted
 }

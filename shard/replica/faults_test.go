@@ -84,7 +84,7 @@ func (f *faultRun) step() {
 		f.stores[i].set(nil, errNoFile)
 	case 2:
 		f.stores[i].set(nil, nil)
-	case 3: // a leader that cannot commit is closed
+	case 3: // close a leader that cannot commit
 		for k, g := range f.groups {
 			if g.Leads() {
 				i = k

@@ -38,7 +38,7 @@ const heldBytes = 1 << 20
 // snapshotGate slows snapshots until it is open. A slowed snapshot does not end, but its pauses are
 // too short for the follower to close the connection.
 type snapshotGate struct {
-	begun atomic.Int64 // connections that have sent heldBytes
+	begun atomic.Int64 // number of connections that have sent heldBytes
 	open  atomic.Bool
 }
 
@@ -137,7 +137,7 @@ func TestMajorityThatNeedsASnapshot(t *testing.T) {
 // the leader continues the snapshot that it has begun.
 func TestSnapshotOutlastsElections(t *testing.T) {
 	t.Parallel()
-	const state = 6 * snapshotBytesPerTimeout // n1 ends the call after a minute
+	const state = 6 * snapshotBytesPerTimeout // so large that n1 ends the call only after a minute
 	var gate snapshotGate
 	gate.open.Store(true) // n1 may begin a call while n3 is closed, and a closed gate would delay that call for a minute
 	r := behindSnapshot(t, state, func(c net.Conn) net.Conn { return &gatedConn{Conn: c, gate: &gate} })

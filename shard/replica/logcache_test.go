@@ -102,7 +102,7 @@ func TestLogCacheAges(t *testing.T) {
 			defer c.mu.RUnlock()
 			return c.mu.next - c.mu.first
 		}
-		for i := range uint64(30) { // one a second
+		for i := range uint64(30) { // one entry a second
 			mustDo(t, c.StoreLog(testEntry(i+1, "data")))
 			time.Sleep(time.Second)
 			if n := held(); n == 0 || n > 20 {

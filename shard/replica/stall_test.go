@@ -25,7 +25,7 @@ type faultyStores struct {
 	err    error
 	// waiting counts the calls that have waited for hang.
 	waiting atomic.Int32
-	refused atomic.Int32 // calls of StoreLogs that failed with err
+	refused atomic.Int32 // number of calls of StoreLogs that failed with err
 }
 
 func (s *faultyStores) set(hang chan struct{}, err error) {

@@ -19,7 +19,7 @@ func AskAll[A any](ctx context.Context, nodes iter.Seq[string], ask func(ctx con
 	answers := map[string]A{}
 	var asked sync.WaitGroup
 	for node := range nodes {
-		asked.Go(func() { // ends by AskTimeout
+		asked.Go(func() { // ends after AskTimeout at the latest
 			if a, err := ask(ctx, node); err == nil {
 				mu.Lock()
 				defer mu.Unlock()

@@ -20,13 +20,13 @@ type BatcherConfig[Q, A any] struct {
 	// given up, or when the batcher closes. Send must then return, because the last asker waits for
 	// that.
 	Send func(ctx context.Context, batch []Q) ([]A, error)
-	Size func(Q) int // bytes of a question; nil if all questions are small
+	Size func(Q) int // returns the bytes of a question; nil if all questions are small
 
-	InFlight  int // concurrent calls of Send
-	Items     int // unanswered questions, waiting and sent
-	Bytes     int // bytes of the unanswered questions
-	CallItems int // questions in one batch
-	CallBytes int // bytes in one batch; a larger question is sent alone
+	InFlight  int // maximal number of concurrent calls of Send
+	Items     int // maximal number of unanswered questions, waiting and sent
+	Bytes     int // maximal bytes of the unanswered questions
+	CallItems int // maximal number of questions in one batch
+	CallBytes int // maximal bytes in one batch; a larger question is sent alone
 }
 
 // Batcher combines questions into batches. It sends waiting questions at once while fewer than
@@ -39,7 +39,7 @@ type Batcher[Q, A any] struct {
 	cfg    BatcherConfig[Q, A]
 	ctx    context.Context
 	cancel context.CancelFunc // called by Close
-	wg     sync.WaitGroup     // run
+	wg     sync.WaitGroup     // counts the goroutines of run
 
 	mu struct { // never held while sending
 		sync.Mutex

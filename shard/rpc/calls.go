@@ -48,7 +48,7 @@ type CallsConfig struct {
 	// Cut is called if a node was silent for too long, so that the caller closes its other
 	// connections to that node too. nil if there are none.
 	Cut    func(nodeKey string)
-	Logger *slog.Logger // nil discards
+	Logger *slog.Logger // nil discards all messages
 }
 
 // Calls carries requests and answers between nodes, as bytes, over one connection in each

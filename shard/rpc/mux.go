@@ -51,7 +51,7 @@ type MuxConfig struct {
 	// name are refused.
 	ClusterName string
 	Dial        DialPeer     // nil for TCP
-	Logger      *slog.Logger // nil discards
+	Logger      *slog.Logger // nil discards all messages
 }
 
 // DialPeer connects to the node at an address, host:port. target is the key of the node or the Raft

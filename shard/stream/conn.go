@@ -29,7 +29,7 @@ type Conn struct {
 		calls  map[uint64]*call // unanswered calls, by id
 		lastID uint64
 		sentID uint64 // the last id passed to the network; 0 for none
-		leave  bool   // the node is closing: no more calls
+		leave  bool   // the other node is closing: send no more calls
 		err    error  // why the connection ended; nil before
 		// silentSince is the start of the first call that timed out while the count heard was
 		// silentHeard.

@@ -92,7 +92,7 @@ func TestSlowReplicaDelaysNoOther(t *testing.T) {
 	there := testMux(t)
 	a := testStreams(t, there)
 	_, stop, call := streamTo(t, there)
-	r := a.served.open(7, "n2.0") // no goroutine takes its calls
+	r := a.served.open(7, "n2.0") // no goroutine receives its calls
 	servedReplicaOf(t, a, 8, "n2.0", taking)
 	var waiting sync.WaitGroup
 	for range servedAppendsMax {
