@@ -11,14 +11,14 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// TestBenchmarksNameTheirShards: the scripts of bench measure countd's default number of shards.
-// docs/BENCHMARKS.md names the number for each figure that was measured with another.
+// TestBenchmarksNameTheirShards: the scripts of bench measure countd with its default number of
+// shards. For a figure measured with another number, docs/BENCHMARKS.md states that number.
 func TestBenchmarksNameTheirShards(t *testing.T) {
 	scripts, err := filepath.Glob("../../bench/*.sh")
 	if err != nil || len(scripts) < 5 {
 		t.Fatalf("scripts %q, %v", scripts, err)
 	}
-	const choosesItself = "--shards \"$keyspace=$1\"" // and prints what it chose
+	const choosesItself = "--shards \"$keyspace=$1\"" // such a script prints the number that it chose
 	chooses := map[string]bool{}
 	for _, name := range scripts {
 		text, err := os.ReadFile(name)

@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/source/redisstream"
 )
 
-// openBroker reads the files that a valid configuration names, and returns its broker. It does not
-// connect yet.
+// openBroker returns the broker of a valid configuration. It reads the files that the configuration
+// names, but does not connect.
 func openBroker(cfg *source.Config, secrets source.Secrets) (source.Broker, error) {
 	access, err := secrets.Access(cfg)
 	if err != nil {
@@ -30,8 +30,8 @@ func openBroker(cfg *source.Config, secrets source.Secrets) (source.Broker, erro
 	return nil, fmt.Errorf("no broker has type %s", cfg.Type)
 }
 
-// broker returns a nil interface if there is an error. A nil pointer of type B would make a Broker
-// that is not nil.
+// broker converts b to a Broker. If there is an error, it returns a nil interface: a nil pointer of
+// type B would become a Broker that is not nil.
 func broker[B source.Broker](b B, err error) (source.Broker, error) {
 	if err != nil {
 		return nil, err

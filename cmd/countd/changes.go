@@ -12,27 +12,27 @@ import (
 // another leader within this time counts as moved, not as a group without a leader.
 const settle = 3 * time.Second
 
-// startMax is the time for which a group may have no first leader while its nodes start or replay
-// its log.
+// startMax is how long a new group may have no leader yet, because its nodes start or replay its
+// log. Only then is the group reported.
 const startMax = 30 * time.Second
 
 // clusterWatch logs changes between two views. Its methods must not be called concurrently.
 type clusterWatch struct {
 	logger *slog.Logger
-	begun  bool                // there was a view
-	nodes  map[string]viewNode // by key, of the last view
+	begun  bool                // Update has compared a first view
+	nodes  map[string]viewNode // nodes of the last view, by key
 	groups map[string]*group
 
 	moved, regained batch
 	votersWere      []string // VotersFull of the last view
 
-	// Times since which this node refuses writes, by cause; zero while it does not.
+	// When this node began to refuse writes, for each cause; zero while it accepts them.
 	disk, memory, voters time.Time
 }
 
-// group is the watch's state of a Group.
+// group is the watch's state of a viewGroup.
 type group struct {
-	leader  string    // last one known, "" for none yet
+	leader  string    // last known leader; "" if there was none yet
 	missing time.Time // time at which the group lost its leader; zero while it has one
 	logged  bool      // a line has named the group
 }
@@ -40,18 +40,18 @@ type group struct {
 // batch gathers groups for one line.
 type batch struct {
 	names    []string
-	since    time.Time      // when the first came
-	from, to map[string]int // number of groups by leader
+	since    time.Time      // when the first group was added
+	from, to map[string]int // number of groups by old and by new leader
 	longest  time.Duration  // longest time without a leader
 }
 
-// newClusterWatch returns a watch that writes to logger.
+// newClusterWatch returns a watch that logs to logger.
 func newClusterWatch(logger *slog.Logger) *clusterWatch {
 	return &clusterWatch{logger: logger, nodes: map[string]viewNode{}, groups: map[string]*group{}}
 }
 
-// Update compares a view with the previous one and logs the changes. For the first view it
-// logs the problems.
+// Update compares a view with the previous one and logs the changes. Of the first view, it logs the
+// problems.
 func (w *clusterWatch) Update(v clusterView) {
 	w.checkNodes(&v)
 	w.checkGroups(&v)
@@ -225,7 +225,7 @@ func (b *batch) add(at time.Time, name, from, to string) {
 func (w *clusterWatch) checkSpace(v *clusterView) {
 	w.refuses(&w.disk, v.At, v.Disk.Full, "writes", "the disk of this node is at its reserve", "the disk of this node has room", v.Disk.args())
 	w.refuses(&w.memory, v.At, v.Memory.Full, "writes of new rows", "this node is at its memory limit", "this node has memory", v.Memory.args())
-	// The node checks its groups one after the other. Only if two views agree has it checked all
+	// The node checks its groups one after the other. If two views agree, it has checked all
 	// groups.
 	if slices.Equal(v.VotersFull, w.votersWere) {
 		var args []any
@@ -239,8 +239,8 @@ func (w *clusterWatch) checkSpace(v *clusterView) {
 
 func (r viewSpace) args() []any { return []any{"needed_bytes", r.NeededBytes, "has_bytes", r.HasBytes} }
 
-// refuses logs that writes of a kind have stopped or resumed. stoppedAt keeps the time at
-// which they stopped.
+// refuses logs if writes of the kind what have just stopped or resumed. It keeps in stoppedAt the
+// time at which they stopped.
 func (w *clusterWatch) refuses(stoppedAt *time.Time, at time.Time, stopped bool, what, whyStopped, whyResumed string, args []any) {
 	switch {
 	case stopped && stoppedAt.IsZero():

@@ -9,17 +9,16 @@ import (
 	"time"
 )
 
-// watched holds the view of three nodes with a clock, and the log lines of a clusterWatch. A test
-// changes the groups.
+// watched is a clusterWatch with its log lines, and the view of three nodes that a test changes.
 type watched struct {
 	t *testing.T
 	*clusterWatch
 	clusterView
 	log   bytes.Buffer
-	never string // why nodes are not replaced
+	never string // the reason that Replaced returns for not replacing a node
 }
 
-// newWatched begins with three nodes and groups that they lead in turn.
+// newWatched returns a watch with a first view: three nodes lead the groups in turn.
 func newWatched(t *testing.T, groups int) *watched {
 	w := &watched{t: t}
 	w.clusterWatch = newClusterWatch(slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -72,7 +71,7 @@ func (w *watched) quiet(d time.Duration) {
 	}
 }
 
-// led makes another node lead all groups of a node.
+// led makes to the leader of all groups that from leads.
 func (w *watched) led(from, to string) {
 	for i := range w.Groups {
 		if w.Groups[i].Leader == from {
@@ -90,7 +89,7 @@ func TestNothingChanges(t *testing.T) {
 // a leader.
 func TestNodeDiesAndComesBack(t *testing.T) {
 	w := newWatched(t, 24)
-	for i := range w.Groups { // elections do not end at once
+	for i := range w.Groups { // the elections end one after the other
 		if g := &w.Groups[i]; g.Leader == "k2" {
 			g.Leader = []string{"k1", "k3"}[i%2]
 			if i%6 == 1 {
@@ -108,7 +107,7 @@ func TestNodeDiesAndComesBack(t *testing.T) {
 	w.quiet(time.Minute)
 }
 
-// With most voters dead, groups lose their leaders until one is back.
+// While most voters are dead, groups have no leader.
 func TestGroupsLoseTheirLeader(t *testing.T) {
 	w := newWatched(t, 24)
 	w.never = "half of the nodes or more are dead"
@@ -121,7 +120,7 @@ func TestGroupsLoseTheirLeader(t *testing.T) {
 		`level=WARN msg="node is dead" node=n2 since=2026-11-22T18:00:03Z degraded_groups=24 groups="posts/0, posts/1, posts/2 and 21 more" without_majority=24 replaced="no: half of the nodes or more are dead"`,
 		`level=WARN msg="node is dead" node=n3 since=2026-11-22T18:00:03Z degraded_groups=24 groups="posts/0, posts/1, posts/2 and 21 more" without_majority=24 replaced="no: half of the nodes or more are dead"`)
 	w.wants(`level=WARN msg="groups lost their leader and take no writes" count=16 groups="posts/1, posts/2, posts/4 and 13 more" since=2026-11-22T18:00:01Z last_leaders="n2 8, n3 8" dead_voters="n2, n3"`)
-	w.led("k1", "") // n1, the last node, lost its leases
+	w.led("k1", "") // n1, the last living node, loses its leases
 	w.quiet(3 * time.Second)
 	w.wants(`level=WARN msg="groups lost their leader and take no writes" count=8 groups="posts/0, posts/3, posts/6 and 5 more" since=2026-11-22T18:00:04Z last_leaders="n1 8" dead_voters="n2, n3"`)
 	w.quiet(time.Minute)
@@ -148,7 +147,6 @@ func TestHandoverIsNoLoss(t *testing.T) {
 	w.quiet(time.Minute)
 }
 
-// A start may take some time. Groups that have no leader after startMax are reported.
 func TestGroupsWithoutAFirstLeader(t *testing.T) {
 	w := newWatched(t, 0)
 	for g := range 24 {
@@ -167,12 +165,13 @@ func TestGroupsWithoutAFirstLeader(t *testing.T) {
 	w.quiet(time.Minute)
 }
 
-// Groups that come and go, or whose replicas are elsewhere, have lost nothing.
+// New groups, deleted groups, and groups without a replica on this node are not reported as without
+// a leader.
 func TestGroupsComeAndGo(t *testing.T) {
 	w := newWatched(t, 3)
 	w.Groups = append(w.Groups, viewGroup{Name: "shop/0", Here: true}, viewGroup{Name: "shop/1"})
 	w.wants()
-	w.Groups[3].Leader = "k1" // the first it has
+	w.Groups[3].Leader = "k1" // its first leader
 	w.quiet(time.Minute)
 	w.Groups = w.Groups[:2]
 	w.quiet(time.Minute)
@@ -180,8 +179,8 @@ func TestGroupsComeAndGo(t *testing.T) {
 	w.quiet(time.Minute)
 }
 
-// A node that starts among dead nodes reports them. Joins and changes of a node's state are
-// reported too.
+// The watch reports joins, removals and changes of a node's state. A new watch reports the nodes
+// that are already dead.
 func TestNodesComeAndGo(t *testing.T) {
 	w := newWatched(t, 3)
 	w.Nodes = append(w.Nodes, viewNode{Key: "k4", Name: "n4", State: "active"})
@@ -205,7 +204,7 @@ func TestWritesStopAndResume(t *testing.T) {
 	w.quiet(10 * time.Second)
 	w.VotersFull = []string{"posts/0"}
 	w.wants()
-	w.VotersFull = []string{"posts/0", "posts/1"} // the others were not checked before
+	w.VotersFull = []string{"posts/0", "posts/1"} // the node had not yet checked its other groups
 	w.wants()
 	w.wants(`level=WARN msg="writes to groups led here stopped" why="the disks of most voters are full" count=2 groups="posts/0, posts/1"`)
 	w.Disk = viewSpace{NeededBytes: 200, HasBytes: 300}

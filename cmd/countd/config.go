@@ -37,11 +37,11 @@ const (
 	// shardsMax bounds the shards of a keyspace. Each is a Raft group, and a node can hold
 	// 16 to 64 groups.
 	shardsMax = 64
-	// coldCacheMin is enough for some blocks of each reader.
+	// coldCacheMin is enough for a few blocks for each reader.
 	coldCacheMin = 1 << 20
 	// shutdownDelayDefault suits proxies that probe each second, or that retry refused requests.
 	shutdownDelayDefault = time.Second
-	// shutdownDelayMax catches a delay in the wrong unit.
+	// shutdownDelayMax exists to refuse a delay in the wrong unit.
 	shutdownDelayMax = 10 * time.Minute
 )
 
@@ -75,7 +75,7 @@ type config struct {
 	ClusterTLS    tlsFiles // between nodes
 	// PeerName is the name that the certificates of all nodes carry; "" for each node's own.
 	PeerName string
-	// PermissiveTLS serves nodes without TLS too.
+	// PermissiveTLS lets the node also accept nodes without TLS, and dial them without it.
 	PermissiveTLS bool
 	Insecure      bool
 	Transition    cluster.GossipTransition
@@ -100,7 +100,7 @@ func (c *config) outboxes() inbox.OutboxKeep {
 	return inbox.OutboxKeep{Posts: c.OutboxMax, Layout: c.Cold.Layouts[kinds.KeyspacePosts], For: c.OutboxKeep}
 }
 
-// newConfig returns the defaults, with flags that no command line has set yet.
+// newConfig returns a config with the defaults. Its flags are not parsed yet.
 func newConfig() *config {
 	c := &config{
 		Shards: map[string]int{}, MemoryLimit: memoryShare{percent: 80}, DiskReserve: tiering.DiskReserveDefault,
@@ -162,7 +162,7 @@ func (c *config) validate() error {
 	}
 	addrs := []struct {
 		name, addr string
-		dialled    bool // whether other nodes dial the address, so it must name one host
+		dialled    bool // whether other nodes dial the address; such an address must name one host
 	}{
 		{"http-addr", c.HTTPAddr, false}, {"cluster-addr", c.ClusterAddr, true}, {"gossip-addr", c.GossipAddr, true},
 		{"redis-addr", c.RedisAddr, false},
@@ -226,8 +226,8 @@ func (c *config) validate() error {
 	return nil
 }
 
-// validateSecrets refuses a directory for sources that has files of the node. An admin of the HTTP API
-// can make the node send files of that directory to any address.
+// validateSecrets refuses a --source-secrets-dir that contains files of the node, because an admin
+// of the HTTP API can make the node send files of that directory to any address.
 func (c *config) validateSecrets() error {
 	if c.SourceSecrets == "" {
 		return nil
@@ -250,7 +250,8 @@ func (c *config) validateSecrets() error {
 	return nil
 }
 
-// realPath returns an absolute path without the symbolic links of the part that exists.
+// realPath returns the absolute path. It resolves the symbolic links of the part of the path that
+// exists.
 func realPath(path string) string {
 	if absolute, err := filepath.Abs(path); err == nil {
 		path = absolute
@@ -283,7 +284,8 @@ func within[T cmp.Ordered](c *config, name string, is, low, high T) error {
 	return nil
 }
 
-// neverOr1s checks the bounds of a time like within, but also accepts 0, which means never.
+// neverOr1s returns an error for a duration below 1 s or above tiering.FeedIdleMax. It accepts 0,
+// which means never.
 func (c *config) neverOr1s(name string, is time.Duration) error {
 	if is != 0 && (is < time.Second || is > tiering.FeedIdleMax) {
 		return c.bad(name, fmt.Sprintf("%v is neither 0 nor in 1s…%v", is, tiering.FeedIdleMax))
@@ -301,8 +303,8 @@ type configError struct{ problem string }
 
 func (e *configError) Error() string { return e.problem }
 
-// keyspacesFlag is a flag that maps keyspaces to values. It accepts NAME=VALUE, several separated
-// by commas, and adds to the map.
+// keyspacesFlag is a flag that maps keyspaces to values. It accepts a list of NAME=VALUE, separated
+// by commas, and adds each to the map.
 type keyspacesFlag[V any] struct {
 	of    map[string]V
 	kind  string // kind of the values, for help
@@ -370,12 +372,12 @@ func (c *config) logger() *slog.Logger { return c.loggerTo(os.Stderr) }
 func (c *config) loggerTo(w io.Writer) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: c.LogLevel, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if err, is := a.Value.Any().(error); is {
-			a.Value = slog.StringValue(err.Error()) // %+v of an error may have a stack
+			a.Value = slog.StringValue(err.Error()) // the text handler prints errors with %+v, which may include a stack trace
 		}
 		if a.Value.Kind() == slog.KindDuration { // JSON would show nanoseconds
 			a.Value = slog.StringValue(a.Value.Duration().String())
 		}
-		if a.Key == slog.TimeKey && a.Value.Kind() != slog.KindTime { // raft logs a duration under the key of the line's own time
+		if a.Key == slog.TimeKey && a.Value.Kind() != slog.KindTime { // raft logs a duration under the key time, which is also the key of the line's timestamp
 			a.Key = "for"
 		}
 		if a.Value.Kind() == slog.KindString {
@@ -389,8 +391,8 @@ func (c *config) loggerTo(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, opts))
 }
 
-// allowedHosts returns the names allowed in a request's Host: the names of this node's addresses
-// and machine, and the names in --allowed-hosts.
+// allowedHosts returns the hosts allowed in a request's Host header: this node's addresses, the
+// name of its machine, and --allowed-hosts.
 func (c *config) allowedHosts() []string {
 	hosts := append([]string{c.HTTPAddr, c.ClusterAddr, c.GossipAddr}, c.Hosts...)
 	if name, err := os.Hostname(); err == nil {
@@ -427,8 +429,7 @@ func (f listFlag) Set(text string) error {
 // hostBytesMax bounds a host name, as DNS does.
 const hostBytesMax = 253
 
-// checkHost refuses a host that the Host header of no request can match. The host may have
-// a port.
+// checkHost refuses a host that can never match a request's Host header. The host may have a port.
 func checkHost(host string) error {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {

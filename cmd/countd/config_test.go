@@ -17,7 +17,8 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// load resolves a configuration from the three sources, as a command would.
+// load resolves a configuration from the command line, the environment and a file, as a command
+// would.
 func load(t *testing.T, args []string, env map[string]string, file string) (*config, error) {
 	t.Helper()
 	c := newConfig()
@@ -219,7 +220,7 @@ func TestRefusedSettings(t *testing.T) {
 }
 
 // The directory for sources' files must contain no file of the node, not even through a symbolic
-// link, and must not be inside the node's directories.
+// link. It must not be inside the data directory.
 func TestSourceSecretsApart(t *testing.T) {
 	dir := t.TempDir()
 	link := filepath.Join(t.TempDir(), "link")
@@ -259,7 +260,7 @@ func TestAllowedHosts(t *testing.T) {
 func TestJoinIsOfOneMachineOrOfMany(t *testing.T) {
 	for _, args := range [][]string{
 		{"--join=127.0.0.1:1"},
-		{"--join=db2:7402"}, // a name is only checked when it is resolved
+		{"--join=db2:7402"}, // the check does not resolve names, so any name passes
 		{"--join=10.0.0.2:7402,10.0.0.3:7402", "--gossip-addr=10.0.0.1:7402", "--cluster-addr=10.0.0.1:7401"},
 	} {
 		c, err := load(t, args, nil, "")
@@ -269,8 +270,8 @@ func TestJoinIsOfOneMachineOrOfMany(t *testing.T) {
 	}
 }
 
-// TestEffectiveConfigIsAConfig: the printed settings, read as a file, set the same values again.
-// Each value has its source as a comment.
+// TestEffectiveConfigIsAConfig: the printed settings form a configuration file that sets the same
+// values. A comment names the source of each value.
 func TestEffectiveConfigIsAConfig(t *testing.T) {
 	for name, args := range map[string][]string{
 		"defaults": nil,
@@ -309,8 +310,8 @@ func TestStrayEnvironment(t *testing.T) {
 	}
 }
 
-// The command config reports such a variable too, because its user may be searching for a typing
-// error.
+// The command config also reports a variable that is no setting, because its user may be searching
+// for a typing error.
 func TestConfigTellsOfStrayEnvironment(t *testing.T) {
 	t.Setenv("COUNTD_DATADIR", "x")
 	t.Setenv("COUNTD_NODE_ID", "alpha")
@@ -330,7 +331,7 @@ func TestConfigTellsOfStrayEnvironment(t *testing.T) {
 	}
 }
 
-// If a start lacks disk space, its error names the setting.
+// If the disk is too full for a start, the error names the setting.
 func TestOpenFailed(t *testing.T) {
 	full := &errs.DiskFullError{FreeBytes: 7, NeededBytes: 9, ReserveBytes: 8}
 	for err, want := range map[error]string{full: "7 bytes are free and more than 9 are needed, of which 8 are the reserve: free some of the disk, or give a lower --disk-reserve", errs.ErrNoLeader: errs.ErrNoLeader.Error()} {
@@ -346,7 +347,7 @@ func FuzzParseFile(f *testing.F) {
 	f.Add([]byte("? {a: b}\n: c\n"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		if len(raw) > 1024 {
-			return // skip: the YAML reader is not linear, and short texts suffice to find faults
+			return // skip: the YAML reader takes more than linear time, and short texts suffice to find faults
 		}
 		c := newConfig()
 		values, err := c.parseFile(raw)

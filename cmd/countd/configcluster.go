@@ -25,7 +25,8 @@ func (c *config) validateCluster() error {
 			}
 		}
 	}
-	// A file may contain the default, 0, because printEffective writes it.
+	// A configuration file may set the default, 0, because printEffective writes it. A flag or a
+	// variable must not.
 	source := c.sources["bootstrap-expect"]
 	chosen := c.Expect != 0 || strings.HasPrefix(source, "flag") || strings.HasPrefix(source, "env")
 	if chosen && (c.Expect < 1 || c.Expect > cluster.ExpectMax) {

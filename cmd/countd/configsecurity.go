@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/internal/certs"
 )
 
-// tlsFiles are the files of a certificate. CA has the authorities that a peer's certificate
-// must come from.
+// tlsFiles are the files of a certificate. CA contains the authorities, one of which must have
+// signed a peer's certificate.
 type tlsFiles struct{ Cert, Key, CA string }
 
 func (f tlsFiles) set() bool { return f.Cert != "" }
@@ -36,7 +36,7 @@ func (c *config) tlsFlags() {
 	c.flags.BoolVar(&c.Insecure, "insecure", false, "allow addresses beyond loopback without TLS, --auth enforce and gossip keys: anybody who reaches them may read and change everything")
 }
 
-// validateTLS refuses a file without the files that it needs.
+// validateTLS refuses a TLS setting without the other settings that it needs.
 func (c *config) validateTLS() error {
 	for _, f := range []struct{ name, value, with, other string }{
 		{name: "tls-key", value: c.TLS.Key, with: "tls-cert", other: c.TLS.Cert},
@@ -90,8 +90,8 @@ func (c *config) checkFiles() error {
 	return nil
 }
 
-// warnOfModes warns of files with keys that every user of the machine can read. A group may
-// share them.
+// warnOfModes logs a warning for each file with keys that every user of the machine can read. It
+// accepts files that only a group can read.
 func (c *config) warnOfModes(logger *slog.Logger) {
 	for setting, path := range map[string]string{"gossip-key-file": c.GossipKeys, "tls-key": c.TLS.Key, "cluster-tls-key": c.ClusterTLS.Key} {
 		if info, err := os.Stat(path); path != "" && err == nil && info.Mode().Perm()&0o007 != 0 {

@@ -26,7 +26,7 @@ import (
 //  3. the digests of the new cluster equal those of the first cluster.
 func TestAdminBackup(t *testing.T) {
 	beside(t)
-	c := proctest.NewCluster(t, bin, proctest.Options{}) // the same number of shards as in the new cluster
+	c := proctest.NewCluster(t, bin, proctest.Options{}) // the same number of shards as in the new cluster, so that digests can be compared
 	l := startLoad(t, c)
 	at := c.Nodes()[0]
 	at.MustCtl("import", sampleSet, "--map", postsMap)
@@ -64,8 +64,8 @@ func TestAdminBackup(t *testing.T) {
 	}
 }
 
-// refusesDamagedBackups checks that restore refuses whatever is not a whole backup, and
-// leaves the server unchanged.
+// refusesDamagedBackups checks that restore refuses a backup that is not whole, and leaves the
+// server unchanged.
 func refusesDamagedBackups(t *testing.T, n *proctest.Node, whole string) {
 	t.Helper()
 	for name, damage := range map[string]func(dir string) error{
@@ -105,8 +105,8 @@ func changeFile(path string, change func([]byte) []byte) error {
 	return os.WriteFile(path, change(raw), 0o600)
 }
 
-// TestAdminVerifyFindsADifference changes one increment in the log of a stopped node, with a valid
-// checksum, unlike any fault of a disk. Then verify compares the replicas.
+// TestAdminVerifyFindsADifference changes one increment in the log of a stopped node and corrects
+// the checksum, so that only verify can find the change.
 func TestAdminVerifyFindsADifference(t *testing.T) {
 	beside(t)
 	c := newCluster(t, proctest.Options{LogStore: "boltdb"})
@@ -128,8 +128,8 @@ func TestAdminVerifyFindsADifference(t *testing.T) {
 	}
 }
 
-// forgeDelta finds the last entry of a log that ends with one delta, and replaces that
-// delta by another.
+// forgeDelta finds the last entry of a log that ends with the delta from, and replaces that delta
+// by to.
 func forgeDelta(t *testing.T, path string, from, to int64) {
 	t.Helper()
 	const crcBytes = 4

@@ -9,7 +9,7 @@ import (
 )
 
 // TestAdminMoveIsTakenBack orders the move of a replica to a node that was just killed, before
-// gossip knows of the death, and then takes the order back. The group must have its earlier voters,
+// gossip knows of the death, and then withdraws the order. The group must have its earlier voters,
 // without the dead node.
 func TestAdminMoveIsTakenBack(t *testing.T) {
 	beside(t)

@@ -27,7 +27,7 @@ func TestAdminRollingRestart(t *testing.T) {
 	awaitWarnings(t, at) // a failed command must leave no node drained
 
 	quiet := time.Now()
-	time.Sleep(short(time.Second, 10*time.Second)) // the baseline for the rest
+	time.Sleep(short(time.Second, 10*time.Second)) // measures the load without restarts, as a baseline
 	began := time.Now()
 	rollingRestart(t, c, at)
 	t.Logf("quiet:  %v", l.Between(quiet, began))
@@ -57,7 +57,8 @@ func rollingRestart(t *testing.T, c *proctest.Cluster, at *proctest.Member) {
 	}
 }
 
-// upgrades holds and releases the cluster version. All nodes support only this version.
+// upgrades holds the cluster version and finalizes it. The version does not change, because no node
+// supports a later one.
 func upgrades(t *testing.T, at *proctest.Member) {
 	t.Helper()
 	type version struct {

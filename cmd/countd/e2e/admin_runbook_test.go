@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestRunbookMetricsAreServed checks that a node serves each metric that the runbook names.
-// Some metrics appear with their first event, so the test makes a read, a write and a user.
+// TestRunbookMetricsAreServed checks that a node serves each metric that the runbook names. Some
+// metrics appear only with their first event, so the test reads, writes and creates a user.
 func TestRunbookMetricsAreServed(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../docs/OPERATING.md")

@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// JSON output of countctl, as far as tests read it.
+// JSON output of countctl, with only the fields that tests read.
 type (
 	ctlNode struct {
 		Node, State   string
@@ -44,7 +44,7 @@ func ctl[T any](t *testing.T, n *proctest.Member, args ...string) T {
 	return v
 }
 
-// refusesCtl runs countctl and checks its exit code and error.
+// refusesCtl runs countctl, which must exit with code and print an error that contains says.
 func refusesCtl(t *testing.T, n *proctest.Member, code int, says string, args ...string) {
 	t.Helper()
 	if got := n.Ctl(args...); got.Code != code || !strings.Contains(got.Stderr, says) {
@@ -52,9 +52,9 @@ func refusesCtl(t *testing.T, n *proctest.Member, code int, says string, args ..
 	}
 }
 
-// awaitWarnings waits until status has these warnings and no others, except the one about
-// ids without a time, which the load's ids cause. A busy machine elects a leader now and
-// then.
+// awaitWarnings waits until status has exactly the warnings want. It ignores the warning about ids
+// without a time, which the load's ids cause. It waits because an election on a busy machine also
+// causes warnings for a moment.
 func awaitWarnings(t *testing.T, n *proctest.Member, want ...string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("status has the warnings %q", want), func() bool {
@@ -65,7 +65,7 @@ func awaitWarnings(t *testing.T, n *proctest.Member, want ...string) {
 	})
 }
 
-// warnings returns the codes of all warnings but those of the load's ids.
+// warnings returns the codes of all warnings except the one that the load's ids cause.
 func (s *ctlStatus) warnings() (codes []string) {
 	for _, w := range s.Warnings {
 		if w.Code != "id_layout_misfit" {
@@ -98,8 +98,8 @@ func (l *load) end(nodes ...*proctest.Member) {
 	l.t.Logf("load: %v", during)
 }
 
-// inTime returns the statistics of the load until a moment, and fails the test if a request was
-// late.
+// inTime returns the statistics of the load up to the time until, and fails the test if a request
+// was late.
 func (l *load) inTime(until time.Time) proctest.Stats {
 	l.t.Helper()
 	during := l.Between(l.began, until)
@@ -109,7 +109,7 @@ func (l *load) inTime(until time.Time) proctest.Stats {
 	return during
 }
 
-// byLeads returns the nodes' names, those that lead most first.
+// byLeads returns the nodes' names, sorted by the number of groups that they lead, largest first.
 func byLeads(nodes []admin.ClusterNode) []string {
 	slices.SortStableFunc(nodes, func(a, b admin.ClusterNode) int { return b.Leads - a.Leads })
 	var names []string
@@ -125,7 +125,7 @@ func TestAdminNodes(t *testing.T) {
 	c := newCluster(t, proctest.Options{})
 	l := startLoad(t, c)
 	quiet := time.Now()
-	time.Sleep(short(time.Second, 10*time.Second)) // the baseline for the rest
+	time.Sleep(short(time.Second, 10*time.Second)) // measures the load without drains, as a baseline
 	began := time.Now()
 	for range short(1, 10) {
 		drains(t, c)
@@ -140,7 +140,8 @@ func TestAdminNodes(t *testing.T) {
 	l.end(c.Others(gone)...)
 }
 
-// drains drains the node that leads most, twice, and undrains it.
+// drains drains the node that leads most groups. It drains the node a second time, which changes
+// nothing, and undrains it.
 func drains(t *testing.T, c *proctest.Cluster) {
 	t.Helper()
 	victim, _ := c.LeaderOfMost()
@@ -163,7 +164,7 @@ func drains(t *testing.T, c *proctest.Cluster) {
 	c.AwaitShares()
 }
 
-// refusesToLeadNowhere drains all nodes but one, and then tries to drain the last one.
+// refusesToLeadNowhere drains all nodes except one. The cluster must then refuse to drain that one.
 func refusesToLeadNowhere(t *testing.T, c *proctest.Cluster, at *proctest.Member) {
 	t.Helper()
 	for _, n := range c.Others(at) {
@@ -177,7 +178,7 @@ func refusesToLeadNowhere(t *testing.T, c *proctest.Cluster, at *proctest.Member
 	}
 }
 
-// removesNode drains and then removes a node, after a fourth has joined.
+// removesNode drains and then removes the node gone, after a fourth node has joined.
 func removesNode(t *testing.T, c *proctest.Cluster, at, gone *proctest.Member) {
 	t.Helper()
 	c.Add()

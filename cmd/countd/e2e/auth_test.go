@@ -16,8 +16,8 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// closingLoad writes to a cluster that is being closed. Each write has a key and is repeated
-// through other nodes until it is answered.
+// closingLoad writes to a cluster while authentication is being turned on. It repeats each write
+// under the same key through other nodes until the write is acknowledged.
 type closingLoad struct {
 	c      *proctest.Cluster
 	header atomic.Pointer[http.Header]
@@ -50,7 +50,7 @@ func (l *closingLoad) run(t *testing.T, worker int) {
 				t.Errorf("write %s is answered %d", key, status)
 				return
 			}
-			time.Sleep(5 * time.Millisecond) // a node that is down refuses at once
+			time.Sleep(5 * time.Millisecond) // a node that is down refuses connections at once
 		}
 	}
 }
@@ -65,13 +65,13 @@ func (l *closingLoad) await(t *testing.T, n int64) {
 	}
 }
 
-// TestClusterIsClosed takes a cluster of three nodes from open to closed under load:
+// TestClusterIsClosed turns authentication on in a cluster of three nodes under load, from --auth
+// off through permissive to enforce:
 //
-//  1. no write is refused on the way, and each acknowledged write counts once;
-//  2. permissive counts the calls that enforce would refuse, and the count stops rising once all
-//     callers have tokens;
-//  3. after that no caller without a token is served, and each node refuses a revoked token at
-//     once;
+//  1. no write is refused meanwhile, and each acknowledged write counts once;
+//  2. with permissive, nodes count the calls that enforce would refuse. The count stops rising once
+//     all callers have tokens;
+//  3. with enforce, nodes serve no caller without a token, and refuse a revoked token at once;
 //  4. no token is in a file or log of a node.
 func TestClusterIsClosed(t *testing.T) {
 	t.Parallel()
@@ -82,7 +82,7 @@ func TestClusterIsClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	load := &closingLoad{c: c, stop: make(chan struct{})}
-	load.header.Store(&http.Header{"Authorization": nil}) // not that of Node.Token
+	load.header.Store(&http.Header{"Authorization": nil}) // send no token, not even Node.Token
 	for _, n := range c.Nodes() {
 		n.Token = root // a node with --auth off ignores the token
 	}
@@ -108,7 +108,7 @@ func TestClusterIsClosed(t *testing.T) {
 	var token struct{ ID, Token string }
 	n1.MustCall("POST", "/v1/users/web/tokens", nil, &token)
 	load.header.Store(&http.Header{"Authorization": {"Bearer " + token.Token}})
-	load.await(t, 30) // the last writes without a token are answered
+	load.await(t, 30) // by then no write without a token is in flight
 	before := permitted(t, c)
 	load.await(t, 30)
 	if after := permitted(t, c); after != before {
@@ -159,7 +159,7 @@ func TestClusterIsClosed(t *testing.T) {
 	}
 }
 
-// permitted returns the counts of calls that enforce would refuse, of all nodes.
+// permitted returns, for all nodes, how many calls enforce would have refused.
 func permitted(t *testing.T, c *proctest.Cluster) string {
 	t.Helper()
 	var all strings.Builder
@@ -173,7 +173,7 @@ func permitted(t *testing.T, c *proctest.Cluster) string {
 	return all.String()
 }
 
-// wantNoSecret checks that no file under a directory has a secret.
+// wantNoSecret checks that no file under dir contains one of the secrets.
 func wantNoSecret(t *testing.T, dir string, secrets ...string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

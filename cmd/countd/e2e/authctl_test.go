@@ -21,9 +21,9 @@ func TestUsersByCountctl(t *testing.T) {
 	t.Parallel()
 	c := startClosed(t)
 	for _, step := range []struct {
-		line string // after countctl --token-file FILE
+		line string // arguments after countctl --token-file FILE
 		code int
-		want []string // in what it prints
+		want []string // texts that the output contains
 	}{
 		{"user list", 0, []string{"USER", "GRANTS"}},
 		{"user create web --grant writer:posts,unread", 0, []string{"web", "writer:posts,unread"}},
@@ -69,8 +69,8 @@ func TestUsersByCountctl(t *testing.T) {
 	}
 }
 
-// countctlShowsItsToken checks from where countctl reads its token, and its output without a valid
-// token.
+// countctlShowsItsToken checks where countctl reads its token from, and what it prints without a
+// valid token.
 func (c *closedNode) countctlShowsItsToken(t *testing.T) {
 	t.Helper()
 	token := c.tokenOf("ann", "admin")
@@ -96,15 +96,15 @@ func (c *closedNode) countctlShowsItsToken(t *testing.T) {
 	}
 }
 
-// In TestUsersChangedAtOnce, one operator changes a user between the read and the change of another
-// operator. Neither change undoes the other.
+// TestUsersChangedAtOnce: countctl reads a user and then changes it, and another operator changes
+// the user in between. Neither change undoes the other.
 func TestUsersChangedAtOnce(t *testing.T) {
 	t.Parallel()
 	node := proctest.NewNode(t, bin, t.TempDir())
 	node.StartReady()
 	target, err := url.Parse(node.URL)
 	must.Do(t, err)
-	var between []string // a command that runs right before the next change
+	var between []string // arguments of a command that runs right before the next change
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if args := between; args != nil && r.Method == http.MethodPut {

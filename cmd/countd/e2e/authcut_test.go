@@ -13,15 +13,15 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// staleUsersMax is how long after a node was cut off it may serve a token that the others have
-// revoked, as docs/SECURITY.md states it.
+// staleUsersMax is how long a node that is cut off may still serve a token that the other nodes
+// have revoked. docs/SECURITY.md states it.
 const staleUsersMax = 30 * time.Second
 
 // TestRevokedWhileCutOff cuts a node off, and revokes a token through the others:
 //
-//  1. from then on the others refuse the token, and they name the cut-off node as not having
+//  1. from then on the others refuse the token. Their answer names the cut-off node, which has not
 //     confirmed the revocation;
-//  2. from staleUsersMax after the cut on, the node refuses the token, like all tokens but its root
+//  2. once staleUsersMax has passed since the cut, the node refuses all tokens except its root
 //     token;
 //  3. once the cut is healed, the node refuses the token as revoked, and accepts the other tokens.
 func TestRevokedWhileCutOff(t *testing.T) {
@@ -30,7 +30,7 @@ func TestRevokedWhileCutOff(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "root")
 	must.Do(t, os.WriteFile(file, []byte(root), 0o600))
 	c := newCluster(t, proctest.Options{Cuttable: true, Args: []string{"--root-token-file", file}})
-	for _, n := range c.Nodes() { // New's calls bear no token
+	for _, n := range c.Nodes() { // newCluster calls the nodes without a token, so enforce begins only now
 		n.Stop()
 		n.Token, n.Env = root, append(n.Env, "COUNTD_AUTH=enforce")
 		n.StartReady()
@@ -65,7 +65,7 @@ func TestRevokedWhileCutOff(t *testing.T) {
 	status := 0
 	eventually(t, "the token is revoked", func() bool { // the catalog may need another leader
 		status, _ = n2.Call("DELETE", "/v1/users/web/tokens/"+revoked.ID, nil, &answer)
-		return status == http.StatusOK || status == http.StatusNotFound // by a call of unknown outcome
+		return status == http.StatusOK || status == http.StatusNotFound // an earlier call of unknown outcome revoked it
 	})
 	if status == http.StatusOK && len(answer.Behind) != 1 || len(answer.Behind) > 0 && !strings.HasPrefix(answer.Behind[0], alone.Name) {
 		t.Errorf("the revocation was not confirmed by %v, want %s", answer.Behind, alone.Name)

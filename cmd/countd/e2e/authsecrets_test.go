@@ -33,7 +33,7 @@ type closedNode struct {
 	audit string // the audit log
 }
 
-// startClosed starts a node that only the holder of its root token may call.
+// startClosed starts a node without users: it serves only calls with the root token.
 func startClosed(t *testing.T) *closedNode {
 	t.Helper()
 	c := &closedNode{t: t, root: hexOf("root token")[:40] + "!", file: filepath.Join(t.TempDir(), "root"), audit: filepath.Join(t.TempDir(), "audit.log")}
@@ -50,7 +50,7 @@ func (c *closedNode) asRoot(args ...string) string {
 	return c.MustCtl(append([]string{"--token-file", c.file}, args...)...)
 }
 
-// tokenOf makes a user, and a token of it.
+// tokenOf creates a user and returns a token of that user.
 func (c *closedNode) tokenOf(user string, grants ...string) string {
 	c.t.Helper()
 	args := []string{"user", "create", user}
@@ -61,14 +61,14 @@ func (c *closedNode) tokenOf(user string, grants ...string) string {
 	return strings.TrimSpace(c.asRoot("token", "create", user))
 }
 
-// hexOf returns 64 hexadecimal digits.
+// hexOf returns 64 hexadecimal digits that depend on text.
 func hexOf(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:])
 }
 
-// misplace makes calls with a token. The calls contain this token, or one of the other secrets, in
-// places that are not for secrets.
+// misplace makes calls with a token. The calls contain the token, or one of the secrets, in places
+// where no secret belongs.
 func (c *closedNode) misplace(token string, secrets []string) {
 	c.t.Helper()
 	for _, other := range append(secrets, token) {
@@ -118,11 +118,11 @@ func (c *closedNode) redis(lines ...string) {
 }
 
 // TestTokensAreInNoFile uses right and wrong tokens over HTTP and Redis, even in paths, queries,
-// bodies and names. It kills and restarts the node, and takes a backup, a bundle and snapshots.
-// Then
+// bodies and names. It kills and restarts the node, and makes a backup, a debug bundle and
+// snapshots. Then
 //
 //  1. no file, log or output contains a part of a token, not even in hexadecimal or base64;
-//  2. the search works: it finds the hash of a token in the files.
+//  2. the same search finds the hash of a token in the files, so the search works.
 func TestTokensAreInNoFile(t *testing.T) {
 	t.Parallel()
 	c := startClosed(t)
@@ -163,7 +163,7 @@ func TestTokensAreInNoFile(t *testing.T) {
 
 	files := contentsOf(t, c.Dir, filepath.Dir(c.audit), out)
 	for _, token := range append(all, plain) {
-		secret := strings.TrimSuffix(token, "!") // no name of a keyspace, channel or user may end with !
+		secret := strings.TrimSuffix(token, "!") // names of keyspaces, channels and users may not end with !, so calls also contain the token without it
 		if strings.HasPrefix(token, "ctd_") {
 			secret = token[len("ctd_k1_"):]
 		}
@@ -205,8 +205,8 @@ func (c *closedNode) snapshots(dir string) {
 	}
 }
 
-// contentsOf returns the contents of all files under some directories, by path. It returns
-// compressed files both unpacked and as they are.
+// contentsOf returns the contents of all files under dirs, by path. It returns a compressed file
+// both as it is and unpacked.
 func contentsOf(t *testing.T, dirs ...string) map[string][]byte {
 	t.Helper()
 	files := map[string][]byte{}
@@ -229,7 +229,7 @@ func contentsOf(t *testing.T, dirs ...string) map[string][]byte {
 	return files
 }
 
-// anyHas reports whether a file under a path has a text.
+// anyHas reports whether a file under the path contains the text.
 func anyHas(files map[string][]byte, under, text string) bool {
 	for path, content := range files {
 		if strings.HasPrefix(path, under) && bytes.Contains(content, []byte(text)) {
@@ -239,15 +239,16 @@ func anyHas(files map[string][]byte, under, text string) bool {
 	return false
 }
 
-// secretIn returns the form in which a content contains a part of a secret, or "". The parts are
-// too long to occur by chance, and short enough to survive a compression.
+// secretIn returns the form in which content contains a part of the secret, or "". It searches for
+// parts that are too long to occur by chance, and short enough that compression leaves some of them
+// intact.
 func secretIn(content []byte, secret string) (form string) {
 	const part = 12
 	raw, _ := hex.DecodeString(secret)
 	forms := map[string][]byte{
 		"text": []byte(secret), "upper case": []byte(strings.ToUpper(secret)), "bytes": raw, "text in hex": []byte(hex.EncodeToString([]byte(secret))),
 	}
-	for shift := range 3 { // possible offsets of the secret in a group of base64
+	for shift := range 3 { // the offset of the secret in a base64 group of three bytes
 		for name, of := range map[string][]byte{"text": []byte(secret), "bytes": raw} {
 			for kind, encoding := range map[string]*base64.Encoding{"base64": base64.StdEncoding, "URL base64": base64.URLEncoding} {
 				coded := encoding.EncodeToString(append(make([]byte, shift), of...))

@@ -10,7 +10,8 @@ import (
 )
 
 // TestClusterFounderDies kills the node that leads the catalog as soon as all nodes of a new
-// cluster are ready: the others lead every group, including the catalog's, and accept writes.
+// cluster are ready. The others must then lead every group, including the catalog, and accept
+// writes.
 func TestClusterFounderDies(t *testing.T) {
 	beside(t)
 	for range short(1, 5) {

@@ -10,15 +10,15 @@ import (
 
 const (
 	chaosFor  = 3 * time.Minute
-	faultMax  = 6 * time.Second // how long one lasts, at most
+	faultMax  = 6 * time.Second // longest time for which a fault lasts
 	calmMax   = 3 * time.Second // between two
 	chaosSeed = 4
 )
 
-// TestClusterChaos brings one fault after the other to a cluster under load, often before the
-// cluster has recovered from the last one. At the end, each count is the sum of the answered
-// writes, and one order explains all other answers. Replicas are equal and never differed at one
-// index.
+// TestClusterChaos causes one fault after the other in a cluster under load, often before the
+// cluster has recovered from the previous one. At the end, each count is the sum of the answered
+// writes, and one order explains all other answers. All replicas are equal, and no two ever
+// differed at the same index.
 func TestClusterChaos(t *testing.T) {
 	if !*chaos {
 		t.Skip("in the long form only, -chaos")
@@ -44,8 +44,8 @@ func TestClusterChaos(t *testing.T) {
 	}
 }
 
-// faults are the faults of nodes. They happen in any order, each for some time. After each fault,
-// all nodes run and are connected.
+// faults are the faults of nodes, in random order. Each function causes its fault for some time.
+// When it returns, all nodes run and are connected.
 var faults = []struct {
 	name string
 	does func(c *proctest.Cluster, nodes []*proctest.Member, span time.Duration)

@@ -14,13 +14,14 @@ import (
 const (
 	// cutDeadline is how long the clients of a node that is cut off wait.
 	cutDeadline = time.Second
-	// cutAnswerMax bounds the wait for an answer. A node that ignores the deadline takes longer:
-	// it waits for the API's default, proctest.RequestDeadline. A busy machine needs part of it.
+	// cutAnswerMax bounds the wait for an answer. It leaves time for a busy machine, but a node
+	// that ignores the client's deadline exceeds it: such a node waits for the API's default,
+	// proctest.RequestDeadline.
 	cutAnswerMax = proctest.RequestDeadline - time.Second
 )
 
-// TestClusterCut cuts the node that leads most shards off from the two others,
-// under writers, and heals the cut. Once the others have a leader
+// TestClusterCut cuts the node that leads most shards off from the two others, during writes, and
+// then heals the cut. Once the others have a leader
 //
 //  1. the others accept writes for every shard that the cut-off node led, before their clients'
 //     deadline;
@@ -46,7 +47,8 @@ func TestClusterCut(t *testing.T) {
 				c.Cut([]*proctest.Member{victim})
 				resumed := c.WritesResume(began, led, c.Others(victim)...)
 				t.Logf("%s cut off for %v, shards %v: writes resume after %v", victim.Name, span, led, resumed)
-				// Requests that the node forwarded before the cut may have an unknown outcome.
+				// Wait, because requests that the node forwarded before the cut may have an unknown
+				// outcome.
 				eventually(t, "the node hears of no leader", func() bool {
 					return !slices.ContainsFunc(victim.Cluster().Groups, func(g admin.Group) bool { return g.Leader != "" })
 				})
@@ -74,12 +76,12 @@ func TestClusterCut(t *testing.T) {
 	}
 }
 
-// refusedID returns an id that only refusesAlone writes. Each shard number has an id in another
-// shard.
+// refusedID returns an id that only refusesAlone writes. The ids for different shard numbers belong
+// to different shards.
 func refusedID(shard int) string { return fmt.Sprint(4000 + shard) }
 
-// refusesAlone writes to and reads from a node that is cut off, without a key, so that
-// the answer is the outcome of this request.
+// refusesAlone checks that a node that is cut off refuses a write and a linearizable read. The
+// write has no idempotency key, so that the answer is the outcome of this request.
 func refusesAlone(t *testing.T, n *proctest.Member, shard int) {
 	t.Helper()
 	id := refusedID(shard)
@@ -88,7 +90,7 @@ func refusesAlone(t *testing.T, n *proctest.Member, shard int) {
 	refuses(t, n, http.MethodGet, "/v1/counters/posts/"+id+"?consistency=linearizable", nil)
 }
 
-// refuses sends a request that must be answered 503 in time.
+// refuses checks that a node answers a request with 503 within cutAnswerMax.
 func refuses(t *testing.T, n *proctest.Member, method, path string, body any) {
 	t.Helper()
 	var a answer

@@ -92,8 +92,7 @@ func TestClusterEverywhere(t *testing.T) {
 	c.AwaitAgreement(placementMax, c.Nodes()...)
 }
 
-// placementMax bounds the time for which replicas may differ while the placement still moves other
-// replicas.
+// placementMax bounds the wait for equal replicas while the placement still moves some of them.
 const placementMax = 30 * time.Second
 
 // usersReplicas counts the replicas of users that nodes hold.
