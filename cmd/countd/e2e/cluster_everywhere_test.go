@@ -95,7 +95,7 @@ func TestClusterEverywhere(t *testing.T) {
 // placementMax bounds the wait for equal replicas while the placement still moves some of them.
 const placementMax = 30 * time.Second
 
-// usersReplicas counts the replicas of users that nodes hold.
+// usersReplicas returns how many replicas of the keyspace users the nodes hold.
 func usersReplicas(c *proctest.Cluster) (replicas int) {
 	for _, n := range c.Nodes() {
 		replicas += len(n.Cluster().Digests("users"))

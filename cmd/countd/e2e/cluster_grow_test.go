@@ -12,7 +12,7 @@ const voters = 3
 // In TestClusterGrowsAndReplaces, a fourth and a fifth node join during writes. In the long form, a
 // node then dies for good. Then
 //
-//  1. the new nodes hold and lead their share, give or take one;
+//  1. each new node holds and leads its share of the groups, plus or minus one;
 //  2. the dead node is replaced: every shard has three voters again, and the cluster has forgotten
 //     the node;
 //  3. no request failed while nodes joined;
@@ -22,7 +22,8 @@ func TestClusterGrowsAndReplaces(t *testing.T) {
 	beside(t)
 	for _, store := range stores("shared") {
 		t.Run(store, func(t *testing.T) {
-			// In the short form no node dies, and a busy machine may stop one for seconds.
+			// In the short form no node dies, but a node on a busy machine may not respond for
+			// seconds. It must not be replaced.
 			replaceAfter := short("10m", "5s")
 			c := newCluster(t, proctest.Options{LogStore: store, Args: []string{"--replace-after", replaceAfter}})
 			load := startLoad(t, c)

@@ -21,21 +21,21 @@ import (
 const (
 	stormWriters = 3
 	stormOps     = 1000 // of a request
-	stormLeast   = 40   // least number of requests of a writer, however soon the faults end
+	stormLeast   = 40   // least number of requests of a writer, even if the faults end sooner
 	stormPace    = 200 * time.Millisecond
 	stormIDs     = 1 << 20
 	stormSkew    = 1.1
-	stormSweep   = 10_000 // ids that gain 1 in one request: more cells than the list of a shard holds
+	stormSweep   = 10_000 // ids that a writer's first request increments by 1: more than the list of a shard holds
 	stormFirst   = 4467107636950632
 	hotRows      = 100
 )
 
-// TestClusterHot counts a Zipf storm while leaders are killed with kill -9, give up their shards and restart. Meanwhile
-// each node's rankings are read. Afterwards, for each of two columns,
+// TestClusterHot counts a Zipf storm while leaders are killed with kill -9, give up their shards
+// and restart. Meanwhile readers read each node's rankings. Afterwards, for each of two columns,
 //
-//  1. each node returns the gains of the 100 hottest ids of the hour and of the day within their errors, and
-//     no other id gained more than the node's bound;
-//  2. that bound is below the gain of the 10th id, although the lists could not keep all ids;
+//  1. each node returns the 100 hottest ids of the hour and of the day. Their gains are correct
+//     within their stated errors, and no other id gained more than the bound that the node states;
+//  2. this bound is below the gain of the 10th id, although the lists could not keep all ids;
 //  3. the nodes' answers for one window are equal;
 //  4. each node has the 100 largest counts, exactly and in order.
 func TestClusterHot(t *testing.T) {
@@ -65,7 +65,7 @@ func stormFaults(t *testing.T, c *proctest.Cluster) {
 	victim, _ := c.LeaderOfMost()
 	victim.MustCtl("backup", filepath.Join(t.TempDir(), "backup"))
 	victim.Kill()
-	time.Sleep(500 * time.Millisecond) // time to elect other nodes, or the victim again
+	time.Sleep(500 * time.Millisecond) // in this time, groups may elect other leaders
 	victim.StartReady()
 	victim.Stop()
 	victim.Start()
@@ -80,15 +80,15 @@ func stormFaults(t *testing.T, c *proctest.Cluster) {
 	ctl[ctlNode](t, at, "node", "undrain", leader.Name)
 }
 
-// counts are what ids gained.
+// counts are the sums of the increments, by id.
 type counts map[client.ID]int64
 
-// zipfStorm is writers of a cluster, and a reader of each node.
+// zipfStorm is the load of TestClusterHot: several writers, and a reader for each node.
 type zipfStorm struct {
 	t      *testing.T
 	cancel context.CancelFunc
 	work   *errgroup.Group
-	gained []map[string]counts // of each writer, by column
+	gained []map[string]counts // for each writer, the counts of its increments by column
 }
 
 func startZipf(t *testing.T, c *proctest.Cluster) *zipfStorm {
@@ -119,7 +119,8 @@ func dialNodes(t *testing.T, nodes ...*proctest.Member) *client.Client {
 	return db
 }
 
-// stormWrite writes until stop is done. Each request is repeated under its key until it is acknowledged, so gained is exact.
+// stormWrite writes until stop is done. It repeats each request under its key until the request is
+// acknowledged, so gained is exact.
 func stormWrite(stop context.Context, db *client.Client, gained map[string]counts) error {
 	rng := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	zipf := rand.NewZipf(rng, stormSkew, 1, stormIDs-1)
@@ -134,7 +135,7 @@ func stormWrite(stop context.Context, db *client.Client, gained map[string]count
 		add(rank, 1, 1)
 	}
 	for requests := 0; ; requests++ {
-		// Not under stop: a request that began must be acknowledged.
+		// Do not cancel this with stop: a request that began must be acknowledged.
 		if _, err := db.IncrMany(context.WithoutCancel(stop), "posts", ops, client.WriteOptions{Quiet: true}); err != nil {
 			return fmt.Errorf("a write failed: %w", err)
 		}
@@ -149,7 +150,8 @@ func stormWrite(stop context.Context, db *client.Client, gained map[string]count
 	}
 }
 
-// stormRead reads the rankings of a node's replicas, so that the lists of the largest counts exist during the storm.
+// stormRead reads the rankings of a node. The first read makes the replicas build their lists of
+// the largest counts, so the lists exist during the storm.
 func stormRead(stop, ctx context.Context, db *client.Client) error {
 	own := client.ReadOptions{Consistency: "stale"}
 	for stop.Err() == nil {
@@ -166,7 +168,7 @@ func stormRead(stop, ctx context.Context, db *client.Client) error {
 	return nil
 }
 
-// end stops the storm and returns what each column's ids gained.
+// end stops the storm and returns the counts by column.
 func (s *zipfStorm) end() map[string]counts {
 	s.t.Helper()
 	s.cancel()
@@ -184,7 +186,7 @@ func (s *zipfStorm) end() map[string]counts {
 	return all
 }
 
-// ranked returns the ids of counts, the largest first.
+// ranked returns the ids, sorted by count, largest first.
 func (c counts) ranked() []client.ID {
 	return slices.SortedFunc(maps.Keys(c), func(a, b client.ID) int { return cmp.Or(cmp.Compare(c[b], c[a]), cmp.Compare(a, b)) })
 }
@@ -192,7 +194,7 @@ func (c counts) ranked() []client.ID {
 func checkHottest(t *testing.T, c *proctest.Cluster, column string, exact counts) {
 	t.Helper()
 	ranked := exact.ranked()
-	answers := map[string]client.Hot{} // by window and beginning
+	answers := map[string]client.Hot{} // first answer, by window and its beginning
 	for _, window := range []string{"1h", "24h"} {
 		for _, n := range c.Nodes() {
 			hot, err := dialNodes(t, n).Hot(t.Context(), "posts", column, window, hotRows, client.ReadOptions{Consistency: "stale"})

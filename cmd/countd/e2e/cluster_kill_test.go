@@ -17,7 +17,7 @@ import (
 // and at the end
 //
 //  3. each count is the sum of the answered writes;
-//  4. one order explains all answers of linearizable and bounded reads and writes;
+//  4. one order explains all answers to writes, linearizable reads and bounded reads;
 //  5. replicas never differed at one index.
 func TestClusterLeaderKilled(t *testing.T) {
 	beside(t)

@@ -11,16 +11,17 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// ledWithin bounds how long a group has no leader once a majority of its voters can talk: a few
-// election timeouts, and the time that a busy machine takes to start a node.
+// ledWithin bounds how long a group has no leader once a majority of its voters is connected. It
+// covers a few election timeouts, and the start of a node on a busy machine.
 const ledWithin = 20 * time.Second
 
-// In TestClusterMissedConfiguration one node misses a change of members, and then another one
-// loses its disk:
+// In TestClusterMissedConfiguration one node misses a change of voters, and then another node loses
+// its disk:
 //
 //  1. A group has the voters stale, lost and leaving. Stale is killed, or paused.
-//  2. The replica of leaving moves to another node. It moves by an order, because leaving is
-//     removed from the cluster, or because a node is added. Writes are acknowledged.
+//  2. The replica of leaving moves to another node, the newcomer. It moves for one of three
+//     reasons: by an order, because leaving is removed from the cluster, or because the newcomer is
+//     added. Writes are acknowledged.
 //  3. Lost is killed and its disk is deleted. Stale is started or resumed.
 //
 // Stale does not know the newcomer, and the newcomer has all acknowledged writes. The two are a majority, so
@@ -34,7 +35,7 @@ func TestClusterMissedConfiguration(t *testing.T) {
 				t.Run(store+"/"+change+map[bool]string{false: "/killed", true: "/paused"}[paused], func(t *testing.T) {
 					nodes := returnNodes
 					if change == "grow" {
-						nodes-- // one of which is outside the group
+						nodes-- // a node is added later
 					}
 					c := newCluster(t, proctest.Options{Nodes: nodes, LogStore: store})
 					newMissed(t, c, 0).run(change, paused)
@@ -51,7 +52,7 @@ type missed struct {
 	group                uint32
 	tally                *proctest.Tally
 	stale, lost, leaving *proctest.Member
-	out                  *proctest.Member // has no replica of the group
+	out                  *proctest.Member // has no replica of the group at first
 }
 
 func newMissed(t *testing.T, c *proctest.Cluster, shard int) *missed {
@@ -91,7 +92,7 @@ func (m *missed) run(change string, paused bool) {
 	} else {
 		m.stale.Kill()
 	}
-	var removing *proctest.Ctl // the command also waits for stale, which should get replicas of other groups
+	var removing *proctest.Ctl // runs in the background: it also waits until stale, which is down, has replicas of other groups
 	switch change {
 	case "move":
 		m.c.Move(m.out, m.group, m.leaving, m.out)
@@ -133,14 +134,15 @@ func (m *missed) run(change string, paused bool) {
 	}
 }
 
-// planned returns the groups of which out should have a replica, as its node reports them.
+// planned returns the groups that should have a replica on out, as out reports them.
 func (m *missed) planned() []proctest.Placed {
 	return slices.DeleteFunc(m.out.Placed(), func(p proctest.Placed) bool {
 		return p.ID == 0 || !slices.Contains(p.Target, m.out.Name)
 	})
 }
 
-// loseDisk kills a node and deletes its data. Started again, it is a new node of the same name.
+// loseDisk kills the node lost and deletes its data. At its next start, it is a new node of the
+// same name.
 func (m *missed) loseDisk() {
 	m.t.Helper()
 	m.lost.Kill()
@@ -156,7 +158,7 @@ func (m *missed) mustBeLed(but ...*proctest.Member) {
 	}
 }
 
-// chaos runs among other faults. The mover changes members while stale is away.
+// chaos is run for TestClusterChaosMoves. The mover changes voters while stale is down.
 func (m *missed) chaos(mover *proctest.Mover, span time.Duration) {
 	m.t.Helper()
 	mover.Still(func() { m.c.AwaitVoters(voters) }) // wait until all groups have three voters; otherwise the loss of a disk could lose data

@@ -7,8 +7,9 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestClusterNodesMove starts nodes at other addresses: first one node, which gossip alone finds,
-// then all nodes at once, each with one living gossip address. After each step
+// TestClusterNodesMove restarts nodes at other addresses. At first it moves one node, which the
+// others find by gossip alone. Then it moves all nodes at once, and each names the new gossip
+// address of one node in --join. After each step
 //
 //  1. all nodes can serve, and name each other's new addresses;
 //  2. at each node, each count is the sum of the answered writes;
@@ -55,7 +56,7 @@ func TestClusterNodesMove(t *testing.T) {
 	check(before)
 }
 
-// nameEachOther reports whether each node names the present addresses of all nodes.
+// nameEachOther reports whether each node returns the present addresses of all nodes.
 func nameEachOther(c *proctest.Cluster) bool {
 	for _, n := range c.Nodes() {
 		named := map[string][2]string{}

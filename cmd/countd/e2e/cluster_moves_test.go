@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	movesMin = 200             // with either log store
-	movesFor = 8 * time.Minute // until they are made
+	movesMin = 200             // least number of moves for each log store
+	movesFor = 8 * time.Minute // time limit for these moves
 )
 
 // TestClusterChaosMoves moves replicas of all shards of posts back and forth while nodes are killed
-// and cut off. Some moves bring a replica back to its node while a voter does not know that the
-// replica was gone. In other cases one node misses the moves, and then another node loses its disk.
+// and cut off. Some moves bring a replica back to its node while one voter does not know that the
+// replica had left. In other cases one node misses the moves, and then another node loses its disk.
 // At the end
 //
 //  1. each count is the sum of the answered writes;
@@ -37,7 +37,7 @@ func TestClusterChaosMoves(t *testing.T) {
 				shard := rng.IntN(c.Shards("posts"))
 				which := rng.IntN(len(faults) + 3)
 				if len(happened) == 0 {
-					which = len(faults) + 2 // otherwise too few faults are drawn to include each
+					which = len(faults) + 2 // begin with this fault, because there are too few random draws to be sure of it
 				}
 				switch which {
 				case len(faults):
@@ -65,8 +65,8 @@ func TestClusterChaosMoves(t *testing.T) {
 			c.AwaitReady(c.Nodes()...)
 			load.Stop()
 			c.AwaitVoters(voters)
-			// Plans still even out the placement that the mover left. Each of their moves is an
-			// entry too.
+			// The cluster still moves replicas to even out the placement that the mover left. These
+			// moves also append entries, so the replicas take longer to become equal.
 			t.Logf("all replicas alike %v after it", load.End(time.Minute, c.Nodes()...))
 			c.Nodes()[0].MustCtl("verify")
 			t.Logf("load: %v", load.Between(time.Time{}, time.Now()))

@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// readersAtOnce is how many reads meet a node in its first moment.
+	// readersAtOnce is how many reads wait in a node's sockets when it resumes.
 	readersAtOnce = 16
-	// restBeforeResume is the time between sending reads to a paused node and resuming it.
-	// It is long enough for all of them to arrive in the node's sockets.
+	// restBeforeResume is the time between sending reads to a paused node and resuming it. It is
+	// long enough for all these reads to arrive in the node's sockets.
 	restBeforeResume = 300 * time.Millisecond
 )
 
@@ -20,8 +20,8 @@ const (
 // resumes it. The node does not know how long it was paused, and first handles the reads that wait
 // in its sockets. Then
 //
-//  1. no linearizable read, at any node, misses a write that was acknowledged before the read, and
-//     no bounded read misses a write from before its bound;
+//  1. at no node does a linearizable read miss a write that was acknowledged before the read, or a
+//     bounded read miss a write from before its bound;
 //  2. each count is the sum of the answered writes;
 //  3. replicas never differed at one index, and soon become equal.
 func TestClusterLeaderPaused(t *testing.T) {
@@ -54,12 +54,12 @@ func TestClusterLeaderPaused(t *testing.T) {
 	}
 }
 
-// readAtOnce makes readers ask one node for the shards' counts at the same time.
+// readAtOnce starts readersAtOnce reads of the shards' counts at one node.
 func readAtOnce(t *testing.T, history *proctest.History, node *proctest.Member, shards []int) *sync.WaitGroup {
 	t.Helper()
 	var readers sync.WaitGroup
 	for reader := range readersAtOnce {
-		readers.Go(func() { // ends with its one read
+		readers.Go(func() {
 			consistency := [...]string{"linearizable", "linearizable", "linearizable", "bounded"}[reader%4]
 			if err := history.Read(node, shards[reader%len(shards)], consistency); err != nil {
 				t.Error(err)

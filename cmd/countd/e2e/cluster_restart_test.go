@@ -13,7 +13,7 @@ import (
 // TestClusterRollingRestart stops and starts one node after the other, as an operator does for an
 // upgrade, during writes. The clients wait for the API's default timeout. Then
 //
-//  1. no request took longer than that timeout, so none failed;
+//  1. no request fails, because none takes longer than that timeout;
 //  2. each count is the sum of the answered writes, and one order explains all other answers;
 //  3. replicas never differed at one index, and soon become equal.
 func TestClusterRollingRestart(t *testing.T) {
@@ -50,8 +50,8 @@ func TestClusterRollingRestart(t *testing.T) {
 	}
 }
 
-// stopsSlowly stops a node with a delay. During the delay, the node is not ready, but still serves
-// clients that have not noticed.
+// stopsSlowly stops a node that has a shutdown delay. During the delay, the node is not ready, but
+// it still serves clients.
 func stopsSlowly(t *testing.T, n *proctest.Member) {
 	t.Helper()
 	const delay = 2 * time.Second
@@ -81,7 +81,7 @@ func stopsSlowly(t *testing.T, n *proctest.Member) {
 	}
 }
 
-// TestClusterAllKilled kills all nodes at once, under writers, and starts them.
+// TestClusterAllKilled kills all nodes at once, during writes, and starts them again.
 func TestClusterAllKilled(t *testing.T) {
 	beside(t)
 	rounds := short(1, 5)

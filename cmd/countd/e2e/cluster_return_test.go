@@ -17,8 +17,8 @@ const (
 	addsBefore   = 10 // increments of each row that the stale node knows
 	addsAfter    = 23 // increments of each row that the stale node does not know
 	aloneTimeout = time.Second
-	// aloneTries is the number of requests to a replica that must not lead. They take several
-	// election timeouts.
+	// aloneTries is the number of rounds of requests to replicas that must not lead. The rounds
+	// take several election timeouts.
 	aloneTries = 5
 )
 
@@ -27,7 +27,7 @@ const (
 //
 //  1. A group has the voters stale, keeper and returning. Stale is killed.
 //  2. The replica of returning moves to relay. Keeper and relay acknowledge writes.
-//  3. Returning is killed, and the replica of relay is ordered back to returning.
+//  3. Returning is killed. An order moves the replica of relay back to returning.
 //  4. Keeper and relay are killed. Stale and returning start.
 //
 // Stale has an old configuration and an old log, and returning has a new, empty replica. These two
@@ -47,9 +47,9 @@ func TestClusterReplicaReturnsKilled(t *testing.T) {
 	}
 }
 
-// TestClusterReplicaReturnsCut is TestClusterReplicaReturnsKilled with nodes that are cut
-// off instead of killed. Keeper and relay continue meanwhile, so stale and returning would
-// be a second majority.
+// TestClusterReplicaReturnsCut is TestClusterReplicaReturnsKilled with nodes that are cut off
+// instead of killed. Keeper and relay continue meanwhile, so if stale and returning elected a
+// leader, the group would have two.
 func TestClusterReplicaReturnsCut(t *testing.T) {
 	beside(t)
 	for _, store := range stores("shared") {
@@ -64,8 +64,8 @@ func TestClusterReplicaReturnsCut(t *testing.T) {
 	}
 }
 
-// replicaReturn is one return of a replica to its node. The roles are those of
-// TestClusterReplicaReturnsKilled.
+// replicaReturn is one return of a replica to its node. Its fields are the roles that
+// TestClusterReplicaReturnsKilled explains.
 type replicaReturn struct {
 	t     *testing.T
 	c     *proctest.Cluster
@@ -74,8 +74,8 @@ type replicaReturn struct {
 
 	stale, keeper, returning *proctest.Member // voters of the group
 	relay                    *proctest.Member
-	// witness is in none of the group's configurations. The voters of the catalog are witness and
-	// one node of either side, so both sides can have a catalog leader.
+	// witness is never a voter of the group. The voters of the catalog are witness and one node of
+	// each side, so each side can have a catalog leader.
 	witness *proctest.Member
 }
 
@@ -141,8 +141,8 @@ func (r *replicaReturn) killed() {
 	r.check()
 }
 
-// comeBack orders the replica back to returning, which is killed. It starts returning and
-// stale while keeper and relay are down.
+// comeBack orders the replica back to returning, which was killed. It then kills keeper and relay,
+// and starts returning and stale.
 func (r *replicaReturn) comeBack() {
 	r.t.Helper()
 	for r.returning.Kill(); !r.orderBack(); r.returning.Kill() {
@@ -201,8 +201,8 @@ func (r *replicaReturn) orderBack() (taken bool) {
 	return taken
 }
 
-// mustNotLead writes to and reads from stale, returning and witness, which reach no other
-// node. Their answers must agree with the acknowledged writes.
+// mustNotLead writes to and reads from stale, returning and witness, which cannot reach the other
+// nodes. The tally later checks their answers against the acknowledged writes.
 func (r *replicaReturn) mustNotLead(beside func()) {
 	r.t.Helper()
 	eventually(r.t, "returning knows of the order", func() bool {
@@ -215,7 +215,7 @@ func (r *replicaReturn) mustNotLead(beside func()) {
 		var asked sync.WaitGroup
 		for _, n := range []*proctest.Member{r.stale, r.returning, r.witness} {
 			for _, ask := range []func(*proctest.Member, time.Duration) bool{r.tally.Read, r.tally.Add} {
-				asked.Go(func() { // ends with its one request
+				asked.Go(func() {
 					if ask(n, aloneTimeout) {
 						answered.Add(1)
 					}
@@ -228,7 +228,7 @@ func (r *replicaReturn) mustNotLead(beside func()) {
 	r.t.Logf("%d requests were answered without keeper and relay", answered.Load())
 }
 
-// check waits until the cluster is whole and checks its promises.
+// check waits until all nodes are ready, and then checks all answers and compares the replicas.
 func (r *replicaReturn) check() {
 	r.t.Helper()
 	r.c.AwaitReady(r.c.Nodes()...)
@@ -243,6 +243,6 @@ func (r *replicaReturn) verifies() {
 		r.t.Errorf("verify exits %d\n%s%s", run.Code, run.Stdout, run.Stderr)
 	}
 	if r.t.Failed() {
-		r.t.FailNow() // stop now, because the next return would begin with a broken cluster
+		r.t.FailNow() // stop now, because the next run would begin with a broken cluster
 	}
 }

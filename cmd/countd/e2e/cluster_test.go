@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// agreeTimeout bounds the time after a fault until all replicas must be equal. In the short form,
-// other tests may use the machine for seconds.
+// agreeTimeout bounds the time after a fault until all replicas must be equal. It is longer in the
+// short form, because other tests may use the machine for seconds.
 func agreeTimeout() time.Duration { return short(30*time.Second, 5*time.Second) }
 
 var chaos = flag.Bool("chaos", false, "run the cluster's fault tests in their long form, with either log store")
@@ -24,13 +24,14 @@ func short[T any](inShort, inLong T) T {
 
 const (
 	faultPace = 20 * time.Millisecond
-	// orderPace is the pace of a load in the short form of a test of an operator's orders.
-	// Such orders take seconds, and no request may fail meanwhile.
+	// orderPace is the pace of the load while a test runs an operator's orders in its short form.
+	// It is slow because such orders take seconds, and no request may fail meanwhile.
 	orderPace = 50 * time.Millisecond
 )
 
-// newCluster starts a cluster. In the short form its keyspaces have few shards, because the placement
-// moves one replica a second and each shard of a write costs three nodes an entry of a log.
+// newCluster starts a cluster. In the short form its keyspaces have few shards. The placement moves
+// only one replica a second, and a write appends a log entry on three nodes for each shard that it
+// touches.
 func newCluster(t *testing.T, options proctest.Options) *proctest.Cluster {
 	t.Helper()
 	if !*chaos {
@@ -39,12 +40,12 @@ func newCluster(t *testing.T, options proctest.Options) *proctest.Cluster {
 	return proctest.NewCluster(t, bin, options)
 }
 
-// faultLoad starts the load of a test of faults. Such tests are short, and with fewer clients or
-// shards they would not find faults.
+// faultLoad starts the load of a test of faults. These tests are short, so they need this many
+// clients to find errors.
 func faultLoad(c *proctest.Cluster) *proctest.Load { return c.StartLoad(8, faultPace) }
 
-// beside lets the short form of a test run in parallel with others, which mostly wait. The
-// long form runs alone, because it reports figures.
+// beside lets the short form of a test run in parallel with other tests, because they mostly wait.
+// The long form runs alone, because it reports figures.
 func beside(t *testing.T) {
 	t.Helper()
 	if !*chaos {
@@ -52,7 +53,7 @@ func beside(t *testing.T) {
 	}
 }
 
-// stores returns the log stores with which a test runs. In the short form, it is only one.
+// stores returns the log stores with which a test runs. In the short form, it returns only inShort.
 func stores(inShort string) []string {
 	return short([]string{inShort}, []string{"boltdb", "shared"})
 }

@@ -11,8 +11,7 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// contact returns a new node that has the gossip address of a stopped node. It joins no
-// member by itself.
+// contact returns a new node with the gossip address of a stopped node.
 func contact(t *testing.T, stopped *proctest.Member, args ...string) *proctest.Node {
 	t.Helper()
 	site := proctest.FreeSite(t)
@@ -20,8 +19,8 @@ func contact(t *testing.T, stopped *proctest.Member, args ...string) *proctest.N
 	return proctest.NewNodeAt(t, bin, filepath.Join(t.TempDir(), "stray"), site, append([]string{"--node-id", "stray"}, args...)...)
 }
 
-// mustHaveNoCluster checks that a node is not ready, has sent no JoinRequest, and is no member of
-// the others' cluster.
+// mustHaveNoCluster checks that the stray node is not ready, is not joining a cluster, and is no
+// member of the others' cluster.
 func mustHaveNoCluster(t *testing.T, stray *proctest.Node, others ...*proctest.Member) {
 	t.Helper()
 	if status, err := stray.Call(http.MethodGet, "/readyz", nil, nil); err != nil || status != http.StatusServiceUnavailable {
@@ -49,13 +48,11 @@ func nameAt(n *proctest.Node) string {
 	return status.ClusterName
 }
 
-// TestStrayNodeJoinsNothing: a cluster still searches for one of its nodes at an address that now
-// belongs to another node. The --join of that node names no running node. Then
+// TestStrayNodeJoinsNothing: a cluster still searches for one of its nodes at a gossip address that
+// now belongs to a stray node. The stray node's --join names no running node. Then
 //
-//  1. that node stays alone, logs which cluster it refused, and is no member of that
-//     cluster;
-//  2. a node that names a member's address in --join, but has another cluster name, is no member
-//     either;
+//  1. the stray node stays alone, logs which cluster it refused, and is no member of that cluster;
+//  2. a node with another cluster name does not become a member, even if its --join names a member;
 //  3. restarts of one node after the other give the cluster a name. Afterwards only nodes with that
 //     name can join, and a member with another name is kept out until it has the right name.
 func TestStrayNodeJoinsNothing(t *testing.T) {
@@ -124,7 +121,8 @@ func TestStrayNodeJoinsNothing(t *testing.T) {
 	c.AwaitReady(c.Nodes()...)
 }
 
-// TestTwoClustersStayTwo: two clusters whose nodes are joined by mistake stay separate.
+// TestTwoClustersStayTwo: two clusters stay separate even if an operator joins their nodes by
+// mistake.
 func TestTwoClustersStayTwo(t *testing.T) {
 	t.Parallel()
 	red := proctest.NewNode(t, bin, t.TempDir(), "--node-id", "n1", "--cluster-name", "red")
@@ -155,12 +153,11 @@ func TestWrongClusterNameExitsWithUsage(t *testing.T) {
 	mustBeNobodys(t, n.Dir)
 }
 
-// TestNodeWithoutJoinIsFound: three nodes form a cluster. The node that the others join
-// has no --join itself, and another node founds the cluster. The first joins the cluster
-// that it has promised to form.
+// TestNodeWithoutJoinIsFound: three nodes form a cluster. Two nodes name the third in --join, and
+// the third has no --join. One of the two founds the cluster, and the third must join it.
 func TestNodeWithoutJoinIsFound(t *testing.T) {
 	t.Parallel()
-	known := proctest.NewNode(t, bin, t.TempDir(), "--node-id", "c", "--bootstrap-expect", "3") // the lowest key founds
+	known := proctest.NewNode(t, bin, t.TempDir(), "--node-id", "c", "--bootstrap-expect", "3") // not the founder: the node with the lowest key founds the cluster
 	nodes := []*proctest.Node{known}
 	for _, id := range []string{"a", "b"} {
 		nodes = append(nodes, proctest.NewNode(t, bin, t.TempDir(), "--node-id", id, "--bootstrap-expect", "3", "--join", known.Site().Gossip))

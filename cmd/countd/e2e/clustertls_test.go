@@ -52,7 +52,8 @@ func (c nodeCerts) args(name string) []string {
 	return []string{"--cluster-tls-cert", file + ".crt", "--cluster-tls-key", file + ".key", "--cluster-tls-ca", filepath.Join(c.dir, "ca.crt")}
 }
 
-// reload makes the nodes read their files, and waits until each has.
+// reload makes the nodes reread their certificate files, and waits until each node uses the new
+// files.
 func (c nodeCerts) reload(nodes []*proctest.Member) {
 	c.t.Helper()
 	for _, n := range nodes {
@@ -69,7 +70,7 @@ func restart(c *proctest.Cluster, n *proctest.Member) {
 	c.AwaitReady(n)
 }
 
-// mustRefusePlain checks that a node closes a connection to its cluster port that has no TLS.
+// mustRefusePlain checks that a node closes a connection without TLS to its cluster port.
 func mustRefusePlain(t *testing.T, n *proctest.Member) {
 	t.Helper()
 	conn, err := net.Dial("tcp", n.Site().Cluster)
@@ -100,12 +101,12 @@ func mustRefuse(t *testing.T, stray *proctest.Node, others ...*proctest.Member) 
 	}
 }
 
-// TestClusterTLS: a cluster whose nodes need TLS for each other,
+// TestClusterTLS: a cluster with TLS between its nodes
 //
 //  1. admits a node with a certificate, and no node with an untrusted certificate or with another
 //     name;
-//  2. changes from one authority to another under load. In between, nodes trust both. There are
-//     restarts before and after, and no request fails or is lost.
+//  2. changes from one authority to another under load. In between, nodes trust both authorities.
+//     Nodes restart before and after the change. No request fails, and no write is lost.
 func TestClusterTLS(t *testing.T) {
 	beside(t)
 	old, next := must.NewAuthority(t), must.NewAuthority(t)
@@ -153,9 +154,9 @@ func TestClusterTLS(t *testing.T) {
 	l.End(placementMax, c.Nodes()...) // replicas move to the fourth node meanwhile
 }
 
-// TestClusterTurnsTLSOn: restarts of one node after the other under load, once with
-// --cluster-tls-permissive and once without it, give a cluster TLS between its nodes. No
-// request fails or is lost.
+// TestClusterTurnsTLSOn: two rolling restarts under load turn TLS on between the nodes. The first
+// restarts each node with --cluster-tls-permissive, and the second without it. No request fails,
+// and no write is lost.
 func TestClusterTurnsTLSOn(t *testing.T) {
 	beside(t)
 	certs := newNodeCerts(t, must.NewAuthority(t))

@@ -14,7 +14,7 @@ import (
 
 const (
 	coldRows    = 100_000 // in 7 shards, so that most rows are not in a shard's last segment
-	coldIDs     = 3_000   // of which the writers know
+	coldIDs     = 3_000   // ids that the writers use
 	coldWaitMax = 2 * time.Minute
 )
 
@@ -58,7 +58,7 @@ func TestKillWhileRowsGoCold(t *testing.T) {
 		w.wait(t)
 		n.StartReady()
 		l.check(t, n)
-		time.Sleep(time.Duration(rng.Int64N(int64(2500 * time.Millisecond)))) // rows that were written to go again
+		time.Sleep(time.Duration(rng.Int64N(int64(2500 * time.Millisecond)))) // rows that were written to become cold again
 		n.Kill()
 		n.StartReady()
 		l.check(t, n)
@@ -73,9 +73,9 @@ func TestKillWhileRowsGoCold(t *testing.T) {
 }
 
 // TestClusterColdRows kills the nodes of a cluster in turn during writes. Two nodes move old rows
-// to disk and one does not. The times in ids are spread over the last ten years. The test checks:
+// to disk, and one does not. The times in ids are spread over the last ten years. The test checks:
 //
-//  1. each count is the sum of the answered writes, even for rows that were cold;
+//  1. each count is the sum of the answered writes, even for cold rows;
 //  2. replicas never differed at one index, whichever rows are cold.
 func TestClusterColdRows(t *testing.T) {
 	beside(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// coldStatus is what countctl cold status prints of each node.
+// coldStatus is the output of countctl cold status.
 type coldStatus struct {
 	Nodes []struct {
 		Node      string
@@ -28,7 +28,7 @@ type coldStatus struct {
 	}
 }
 
-// coldOrdered is what countctl cold migrate prints.
+// coldOrdered is the output of countctl cold migrate.
 type coldOrdered struct {
 	Rows  uint64
 	Done  bool
@@ -50,8 +50,8 @@ func ctlJSON[T any](t *testing.T, n *proctest.Node, args ...string) (out T) {
 	return out
 }
 
-// TestColdByOrder moves rows of a cluster to disk and back by countctl. No row moves by its age.
-// The test checks:
+// TestColdByOrder moves rows of a cluster to disk and back with countctl. No row moves because of
+// its age. The test checks:
 //
 //  1. all nodes carry out an order that any node receives, and report their progress;
 //  2. no count changes, and replicas do not differ, whichever rows are cold;

@@ -25,21 +25,22 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// The clients of other languages, and what they share.
+// Directories of the shared conformance script, and of the clients in other languages.
 const (
 	conformance  = "../../../clients/conformance"
 	pythonClient = "../../../clients/python/countd"
-	jsClient     = "../../../clients/js/dist/esm" // make clients builds it
+	jsClient     = "../../../clients/js/dist/esm" // built by make clients
 )
 
-// speaker is a client behind a driver: see clients/conformance/README.md.
+// speaker is a client library that the test calls through a driver: see
+// clients/conformance/README.md.
 type speaker struct {
 	name string
-	base int // what @0 stands for
+	base int // the id that @0 in the script stands for
 	ask  func(line []byte) ([]byte, error)
 }
 
-// said is a driver's answer.
+// said is a driver's answer to one call.
 type said struct {
 	OK    json.RawMessage `json:"ok"`
 	Error json.RawMessage `json:"error"`
@@ -80,7 +81,8 @@ func TestClientsConform(t *testing.T) {
 	}
 }
 
-// speakers starts a driver of each client that is installed, at the addresses of the cluster's nodes.
+// speakers starts a driver for each client whose language is installed. addr returns the address
+// that the drivers use for a node.
 func speakers(t *testing.T, c *proctest.Cluster, addr func(*proctest.Member) string) []*speaker {
 	t.Helper()
 	proctest.Note(t, conformance, pythonClient)
@@ -110,7 +112,7 @@ func speakers(t *testing.T, c *proctest.Cluster, addr func(*proctest.Member) str
 	return all
 }
 
-// startDriver starts a driver, which ends with the test.
+// startDriver starts a driver, and stops it when the test ends.
 func startDriver(t *testing.T, program string, args ...string) func([]byte) ([]byte, error) {
 	cmd := exec.Command(program, args...)
 	stdin, err := cmd.StdinPipe()
@@ -228,7 +230,8 @@ func missing(want, got any) string {
 	return ""
 }
 
-// Each driver adds 1 to each of countIDs rows countEach times by single calls, and as often by its Writer.
+// Each driver increments each of countIDs rows countEach times by single calls, and countEach times
+// by its Writer.
 const (
 	countIDs  = 20
 	countEach = 40
@@ -259,7 +262,8 @@ func (s *speaker) checkCounts(t *testing.T, c *proctest.Cluster) {
 	}
 }
 
-// faultyProxies stand between a client and nodes, and let one request in four fail in some way.
+// faultyProxies are proxies between a client and the nodes. They make one request in four fail in
+// some way.
 type faultyProxies struct {
 	cut, lost, doubled atomic.Int64
 }

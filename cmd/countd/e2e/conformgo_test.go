@@ -16,7 +16,7 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// goDriver is the driver of package client.
+// goDriver returns a driver of package client.
 func goDriver(t *testing.T, addrs []string) func([]byte) ([]byte, error) {
 	c, err := client.New(client.Config{Addrs: addrs, Timeout: 2 * time.Second, Retry: client.Retry{For: time.Minute}})
 	must.Do(t, err)
@@ -57,13 +57,13 @@ func goDriver(t *testing.T, addrs []string) func([]byte) ([]byte, error) {
 	}
 }
 
-// goArgs are the arguments of a call of the script.
+// goArgs holds the arguments of one call in the script.
 type goArgs struct {
 	c             *client.Client
 	ctx           context.Context
 	rest          []json.RawMessage
 	options, what json.RawMessage // nil for none
-	err           error           // of the first argument that is none
+	err           error           // first error of next, or errors of options
 }
 
 // next returns the next argument.
@@ -85,7 +85,7 @@ func (a *goArgs) text() string            { return next[string](a) }
 func (a *goArgs) cells() client.Counts    { return next[client.Counts](a) }
 func (a *goArgs) members() client.Members { return a.c.Members(a.text(), a.text()) }
 
-// goOptions are all options of the script.
+// goOptions has a field for each option that a call in the script may have.
 type goOptions struct {
 	Key         string        `json:"key"`
 	Floor       *int64        `json:"floor"`
@@ -132,7 +132,7 @@ func oneOf[T any](r client.WriteResult, err error, shape func(client.OpResult) T
 	return shape(r.Results[0]), nil
 }
 
-// goCalls has the calls of the script.
+// goCalls implements each call of the script, by name.
 var goCalls = map[string]func(a *goArgs) (any, error){
 	"createKeyspace": func(a *goArgs) (any, error) {
 		name, columns := a.text(), next[[]string](a)
@@ -191,7 +191,7 @@ var goCalls = map[string]func(a *goArgs) (any, error){
 				Add              client.Counts
 			}
 			text, _ := json.Marshal(fields)
-			_ = json.Unmarshal(text, &read) // a set of counts is read below
+			_ = json.Unmarshal(text, &read) // ignore the error of a set of counts, which is parsed below
 			op.Keyspace, op.ID, op.Add = read.Keyspace, read.ID, read.Add
 			switch {
 			case fields["user"] != nil:
@@ -206,7 +206,7 @@ var goCalls = map[string]func(a *goArgs) (any, error){
 		r, err := a.c.Ops(a.ctx, ops, a.with().write)
 		results := []any{}
 		for i, of := range r.Results {
-			if ops[i].Keyspace == "unread" { // results of users have an ID, like results of rows
+			if ops[i].Keyspace == "unread" { // the client returns a user in ID, but the script expects the member user
 				results = append(results, map[string]any{"user": of.ID, "counts": of.Counts})
 				continue
 			}

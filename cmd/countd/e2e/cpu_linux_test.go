@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onCPU runs f on one CPU: the cpu-th of those that the test may use. The restriction also applies
-// to processes that f starts directly, but not to those of its goroutines. If that CPU does not
-// exist, onCPU runs f without a restriction and returns false.
+// onCPU runs f on one CPU: the cpu-th of those that the test may use. Processes that f starts are
+// also restricted, but not those that other goroutines start. If that CPU does not exist, onCPU
+// runs f without a restriction and returns false.
 func onCPU(t testing.TB, cpu int, f func()) bool {
 	t.Helper()
 	runtime.LockOSThread()

@@ -18,10 +18,10 @@ import (
 // TestDropUnderLoad drops a keyspace while clients write to it through all nodes, and kills a node
 // with kill -9, round after round:
 //
-//  1. writes in flight end with 404 unknown_keyspace, or with an unknown outcome. After the answer
-//     to the drop, no write gets 200, and none waits;
-//  2. the name is free at once. A new keyspace of that name counts from zero, and has exactly the
-//     writes to it;
+//  1. writes in flight end with 404 unknown_keyspace, or with an unknown outcome. Once all running
+//     nodes know of the drop, each write gets 404;
+//  2. the name is free at once. A new keyspace of that name starts from zero, and contains exactly
+//     the writes to the new keyspace;
 //  3. all nodes, even the node that was down, delete the directories of the dropped groups, and the
 //     disk space is free again;
 //  4. a backup from before the drop restores the keyspace.
@@ -41,7 +41,7 @@ func TestDropUnderLoad(t *testing.T) {
 type dropRun struct {
 	t      *testing.T
 	c      *proctest.Cluster
-	at     *proctest.Member // is asked to drop
+	at     *proctest.Member // receives the order to drop
 	killed *proctest.Member
 }
 
@@ -155,7 +155,7 @@ func (d *dropRun) restore(dir string) {
 	}
 }
 
-// groupBytes returns the size of the files of some groups in a data directory.
+// groupBytes returns the size of the files in dir of shards groups, starting with the group first.
 func groupBytes(t *testing.T, dir string, first uint32, shards int) (bytes int64) {
 	t.Helper()
 	for shard := range shards {
@@ -178,8 +178,8 @@ func groupBytes(t *testing.T, dir string, first uint32, shards int) (bytes int64
 	return bytes
 }
 
-// TestDropColumn drops a column with countctl and with the API, and restores backups from
-// before and after, in which columns have other numbers.
+// TestDropColumn drops a column with countctl. It restores backups from before and after the drop,
+// which number the columns differently.
 func TestDropColumn(t *testing.T) {
 	beside(t)
 	n := proctest.NewNode(t, bin, t.TempDir())

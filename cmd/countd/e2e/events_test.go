@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// linesOf returns the lines of a node's log with all of these texts.
+// linesOf returns the lines of a node's log that contain all of these texts.
 func linesOf(n *proctest.Member, texts ...string) (found []string) {
 	for line := range strings.Lines(n.Log()) {
 		has := true
@@ -23,7 +23,7 @@ func linesOf(n *proctest.Member, texts ...string) (found []string) {
 	return found
 }
 
-// groupsIn adds up the groups that lines are about.
+// groupsIn returns the sum of the counts of groups in the lines.
 func groupsIn(t *testing.T, lines []string) (groups int) {
 	t.Helper()
 	for _, line := range lines {
@@ -45,7 +45,7 @@ func groupsIn(t *testing.T, lines []string) (groups int) {
 //
 //  1. the death and the return of each node, in one line each;
 //  2. that groups lost and regained their leaders, in fewer lines than there are groups;
-//  3. little else, because raft's messages are limited.
+//  3. little else, because the node limits how often it logs messages of raft.
 func TestLogTellsOfDeadNodes(t *testing.T) {
 	beside(t)
 	c := proctest.NewCluster(t, bin, proctest.Options{LogStore: "boltdb"}) // with many groups

@@ -11,15 +11,16 @@ import (
 
 const (
 	followSet    = "../../../../shared/data/follow_edges.csv.gz" // beside the repository; may be missing
-	followShort  = "tw_hershey"                                  // the graph, unless all are asked for
+	followShort  = "tw_hershey"                                  // name of the only graph that is used unless whole is set
 	graphIDsStep = 1_000_000                                     // distance between the ids of two graphs
 )
 
 // edge is a follower and the followed author, who is a user too.
 type edge struct{ user, author uint64 }
 
-// followGraph returns three separate graphs of followers on Twitter, or only one of them
-// unless whole is set. Without that file it returns as many made-up edges.
+// followGraph returns the edges of three separate graphs of followers on Twitter. Unless whole is
+// set, it returns only those of followShort. If the file followSet is missing, it returns made-up
+// edges instead.
 func followGraph(t *testing.T, whole bool) []edge {
 	t.Helper()
 	records, there := recordsOf(t, followSet)
@@ -66,10 +67,10 @@ func madeUpEdges() (records [][]string) {
 	return records
 }
 
-// fanOut is the model: it writes each post to each follower.
+// fanOut is the model of unread posts. It adds each post to the inbox of each follower.
 type fanOut struct {
-	inboxes   map[uint64]map[uint64]*int64 // by user and author: posts unread
-	followers map[uint64]map[uint64]*int64 // the same by author and user
+	inboxes   map[uint64]map[uint64]*int64 // number of unread posts, by user and author
+	followers map[uint64]map[uint64]*int64 // the same numbers, by author and user
 	written   int64                        // to followers
 }
 
@@ -134,8 +135,8 @@ func (f *fanOut) users() []uint64 { return slices.Sorted(maps.Keys(f.inboxes)) }
 // authorsOf returns a user's followees.
 func (f *fanOut) authorsOf(user uint64) []uint64 { return slices.Sorted(maps.Keys(f.inboxes[user])) }
 
-// authorsOfItems assigns the item with the most events to the author with the most
-// followers, and so on: popular authors post the most.
+// authorsOfItems assigns the item with the most events to the author with the most followers, the
+// next item to the next author, and so on. So popular authors post the most.
 func (f *fanOut) authorsOfItems(events [][]string) map[string]uint64 {
 	authors := slices.Collect(maps.Keys(f.followers))
 	slices.SortFunc(authors, func(a, b uint64) int {

@@ -14,7 +14,7 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// limited returns the programs with countd started under a limit of open files.
+// limited returns the programs to test. Its countd runs under a limit of open files.
 func limited(t *testing.T, files int) proctest.Binaries {
 	t.Helper()
 	script := filepath.Join(t.TempDir(), "countd")
@@ -28,8 +28,8 @@ func limited(t *testing.T, files int) proctest.Binaries {
 }
 
 // Clients open as many connections as they like, to both ports. The node refuses connections beyond
-// the limit of open files, and keeps running. A client that was connected before continues to write.
-// Its writes need new segments of the log, snapshots and files of rows.
+// the limit of open files, and keeps running. A client that was connected before can still write,
+// although its writes make the node open new files.
 func TestFileDescriptorsRunOut(t *testing.T) {
 	t.Parallel()
 	for _, files := range []int{512, 1024} {
@@ -58,7 +58,7 @@ func TestFileDescriptorsRunOut(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer conn.Close()
-				if i < files/2 { // of which most are within the bound
+				if i < files/2 { // most of these connections are within the limit
 					open++
 					continue
 				}
@@ -82,7 +82,7 @@ func TestFileDescriptorsRunOut(t *testing.T) {
 	}
 }
 
-// A node refuses a limit that is too low, and the message names the remedy.
+// A node refuses to start if the limit is too low, and the error names the remedy.
 func TestTooFewFileDescriptors(t *testing.T) {
 	t.Parallel()
 	n := proctest.NewNode(t, limited(t, 150), t.TempDir())
