@@ -28,11 +28,10 @@ const (
 // TestReplayToFollowers: users follow each other as they did on Twitter, and a stream of events is
 // replayed as posts of their followees. After each part of the stream
 //
-//  1. a poll of every user equals a model that writes each post to each follower;
-//  2. the feeds of some users by followee, and polls of these users one by one, equal the model
-//     too;
-//  3. this also holds for users who follow, unfollow, read an author and reset between the parts,
-//     and after kills of the node while posts arrive;
+//  1. the polls of all users return the counts of a model that writes each post to each follower;
+//  2. for some users, the counts by followee and a poll of the user alone also equal the model;
+//  3. this also holds for users who change their followees or read posts between the parts, and
+//     after kills of the node while posts arrive;
 //  4. it also holds while feeds leave memory and come back.
 func TestReplayToFollowers(t *testing.T) {
 	t.Parallel()
@@ -68,10 +67,10 @@ type followRun struct {
 	ctx     context.Context
 	node    *proctest.Node
 	model   *fanOut
-	users   []uint64 // of the model, as it began
+	users   []uint64 // all users of the graph
 	rand    *rand.Rand
 	answers int   // compared
-	told    int64 // the largest number that a user got
+	told    int64 // largest number of unread posts that a poll returned
 }
 
 // awaitSpill waits until most feeds are on disk.
@@ -99,7 +98,7 @@ func newFollowRun(t *testing.T, edges []edge, settings ...string) *followRun {
 	return r
 }
 
-// each calls f with 0 … n-1, followCallers at a time.
+// each calls f with each of 0 … n-1, with followCallers calls in flight.
 func (r *followRun) each(n int, f func(i int) error) {
 	r.t.Helper()
 	next := make(chan int)
@@ -120,7 +119,7 @@ func (r *followRun) each(n int, f func(i int) error) {
 	callers.Wait()
 }
 
-// write sends a change until it is answered.
+// write repeats a change, under its key, until the node answers it.
 func (r *followRun) write(key, path string, body, answer any) error {
 	return once(r.ctx, func() *proctest.Node { return r.node }, http.MethodPost, path, key, body, answer)
 }
@@ -141,7 +140,7 @@ func followeesBody(authors []uint64) any {
 	return map[string][]string{"followees": texts}
 }
 
-// post replays events as posts.
+// post sends each event as a post of the author to whom by assigns its item.
 func (r *followRun) post(round int, events [][]string, by map[string]uint64) {
 	type op struct {
 		ID  uint64         `json:"id"`
@@ -160,7 +159,7 @@ func (r *followRun) post(round int, events [][]string, by map[string]uint64) {
 	}
 }
 
-// compare compares every user's poll with the model.
+// compare polls every user and compares the answers with the model.
 func (r *followRun) compare(round int) {
 	r.t.Helper()
 	want := make([]int64, len(r.users))
@@ -192,7 +191,8 @@ func (r *followRun) compare(round int) {
 	}
 }
 
-// compareOne reads the feed of a user by followee, and polls that user alone.
+// compareOne reads a user's unread posts by followee, polls that user alone, and compares both
+// answers with the model.
 func (r *followRun) compareOne(round int, user uint64) error {
 	detail, sum := r.model.unread(user)
 	var feed struct {
@@ -213,7 +213,7 @@ func (r *followRun) compareOne(round int, user uint64) error {
 	return nil
 }
 
-// read asks for an answer that sees every write before.
+// read sends a linearizable read.
 func (r *followRun) read(method, path string, body, answer any) error {
 	status, err := r.node.Send(r.ctx, method, path, http.Header{"Consistency": {"linearizable"}}, body, answer)
 	if err == nil && status != http.StatusOK {
@@ -230,8 +230,8 @@ func (r *followRun) someUsers(n int) []uint64 {
 	return some
 }
 
-// move makes some users change their followees or read posts, each in one way, and
-// compares the answers with the model.
+// move lets each of some users make one change: follow, unfollow, read or reset. It compares the
+// answers with the model.
 func (r *followRun) move(round int) {
 	r.t.Helper()
 	type change struct {

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	reserveBytes  = 64 << 20         // more than the logs reserve at once
+	reserveBytes  = 64 << 20         // more than the space that the logs allocate in advance
 	fullDisks     = 5                // number of times that the disk gets full
-	stopTimeout   = 10 * time.Second // that a node says it takes
+	stopTimeout   = 10 * time.Second // bound on the time that a node takes to stop
 	writesBetween = 300              // number of acknowledged writes before and after the disk is full
 )
 
-// writeCode sends a write without a new row. It returns the code of the refusal, or "" if the write
-// succeeds.
+// writeCode sends a write that adds no row. It returns the error code of a refusal, or "" if the
+// write succeeds.
 func writeCode(n *proctest.Node) string {
 	var got struct{ Error struct{ Code string } }
 	body := map[string]any{"ops": []op{{"1", map[string]int64{"repost": 0}}}}
@@ -38,9 +38,8 @@ func someWrites(t *testing.T, n *proctest.Node, l *ledger) *writers {
 	return w
 }
 
-// writeUntilRefused writes large requests, in rows of its own, until they are refused or
-// the node is down. Small writes alone may continue for long on a full disk, in the space
-// that a log has reserved.
+// writeUntilRefused sends large writes to rows of its own, until one is refused or the node is
+// down. Small writes would fill the disk too slowly, because a log has allocated space in advance.
 func writeUntilRefused(n *proctest.Node) {
 	for {
 		status, err := n.Call(http.MethodPost, setPath, largeSet(), nil)
@@ -53,9 +52,9 @@ func writeUntilRefused(n *proctest.Node) {
 // TestDiskReserve fills a disk under writers. A node with a reserve
 //
 //  1. refuses writes with disk_full while the reserve is still free;
-//  2. answers reads, even after a start on such a disk;
+//  2. answers reads, even after a restart on the full disk;
 //  3. accepts writes again, without a restart, once there is free space;
-//  4. loses no acknowledged write, even if it is killed at each of these points.
+//  4. loses no acknowledged write, even if it is killed on the full disk and after writes resumed.
 func TestDiskReserve(t *testing.T) { eachLogStore(t, diskReserve) }
 
 func diskReserve(t *testing.T, logStore string) {
@@ -75,7 +74,7 @@ func diskReserve(t *testing.T, logStore string) {
 
 	n.StartReady()
 	l.check(t, n)
-	d.fill(t, reserveBytes-1<<20) // the start may have released a file that the log had reserved
+	d.fill(t, reserveBytes-1<<20) // the start may have deleted a file that the log had allocated in advance
 	eventually(t, "the disk counts as full after a restart", func() bool { return writeCode(n) == "disk_full" })
 	d.makeRoom(t)
 	eventually(t, "writes are taken again", func() bool { return writeCode(n) == "" })
@@ -87,13 +86,14 @@ func diskReserve(t *testing.T, logStore string) {
 	t.Logf("%d requests acknowledged", l.acknowledged())
 }
 
-// TestFullDisk makes a node without a reserve write until its disk is full, again and again
-// on one data directory. Each time
+// TestFullDisk makes a node without a reserve write until its disk is full. It repeats this on one
+// data directory. Each time
 //
-//  1. the node lives and refuses writes, and accepts them without a restart once there is
+//  1. the node keeps running and refuses writes. It accepts writes without a restart once there is
 //     free space again;
-//  2. without free space, the node refuses to start, or serves every count;
-//  3. with free space again, the node has everything that it acknowledged, and continues.
+//  2. after a kill, the node either refuses to start on the full disk or serves every count;
+//  3. once there is free space again, the node starts, has every acknowledged write, and accepts
+//     new ones.
 func TestFullDisk(t *testing.T) { eachLogStore(t, fullDisk) }
 
 func fullDisk(t *testing.T, logStore string) {
@@ -105,8 +105,8 @@ func fullDisk(t *testing.T, logStore string) {
 		w := someWrites(t, n, l)
 		d.fill(t, int64(i)*300<<10) // so that the disk gets full in the middle of different activities
 		writeUntilRefused(n)
-		time.Sleep(15 * time.Second)                                                   // longer than a disk may hang
-		if code := writeCode(n); code == "" && strings.HasSuffix(logStore, "shared") { // a bolt file has free pages
+		time.Sleep(15 * time.Second)                                                   // longer than the time after which a node counts its disk as hung
+		if code := writeCode(n); code == "" && strings.HasSuffix(logStore, "shared") { // with bbolt the write may succeed, because its file has free pages
 			t.Error("a write was accepted on a full disk")
 		}
 		d.makeRoom(t)
@@ -117,7 +117,7 @@ func fullDisk(t *testing.T, logStore string) {
 		d.fill(t, 0)
 		n.Kill()
 		w.wait(t)
-		d.fill(t, 0) // also of what the exit gave back
+		d.fill(t, 0) // fill the space that the killed process released
 		n.Start()
 		switch ready, code := n.WaitReady(openTimeout); {
 		case ready:
@@ -135,7 +135,7 @@ func fullDisk(t *testing.T, logStore string) {
 }
 
 // TestStopOnAFullDisk stops a node that has no disk space for its next snapshot. The node skips the
-// snapshot and exits with 0, and its log has all acknowledged writes.
+// snapshot and exits with 0. Its log contains all acknowledged writes.
 func TestStopOnAFullDisk(t *testing.T) { eachLogStore(t, stopOnAFullDisk) }
 
 func stopOnAFullDisk(t *testing.T, logStore string) {
@@ -146,7 +146,7 @@ func stopOnAFullDisk(t *testing.T, logStore string) {
 	w := someWrites(t, n, l)
 	n.Kill()
 	w.wait(t)
-	n.StartReady() // without writes, so that the snapshot is the first to need disk space
+	n.StartReady() // send no writes after this start, so that only the snapshot needs disk space
 	d.fill(t, 0)
 	n.Signal(syscall.SIGTERM)
 	if code := n.Exited(stopTimeout); code != 0 {

@@ -11,9 +11,9 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestGossipKeysRotate: nodes change their gossip key by a key file and SIGHUP, without a restart.
-// A file that skips a step changes nothing. A restarted node has the new key, and no log contains a
-// key.
+// TestGossipKeysRotate: an operator changes the gossip key with key files and SIGHUP, without
+// restarts. A node ignores a key file that skips a step of the rotation. A restarted node uses the
+// new key, and no log contains a key.
 func TestGossipKeysRotate(t *testing.T) {
 	beside(t)
 	const one, two = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=", "AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI="

@@ -11,11 +11,12 @@ import (
 
 const (
 	opsOfLargeSet = 10_000
-	logBytesOfOp  = 40 // lower bound: an id and four values of 9 bytes
+	logBytesOfOp  = 40 // lower bound for the log bytes of an op: an id, and four values of 9 bytes
 	setPath       = "/v1/counters/posts/set"
 )
 
-// setTo is a request that sets rows of its own to values.
+// setTo returns a request that sets all columns of opsOfLargeSet rows to values. No other test
+// writes these rows.
 func setTo(value func() int64) map[string]any {
 	type op struct {
 		ID  string           `json:"id"`
@@ -31,16 +32,16 @@ func setTo(value func() int64) map[string]any {
 	return map[string]any{"ops": ops, "want": "none"}
 }
 
-// largeSet is a request that takes opsOfLargeSet times logBytesOfOp in the logs.
+// largeSet returns a request that takes at least opsOfLargeSet*logBytesOfOp bytes in the logs.
 func largeSet() map[string]any {
 	return setTo(func() int64 { return 1<<62 | rand.Int64() })
 }
 
-// growLog writes so much to every shard of posts that a stop writes a snapshot. In the end all
-// counts are as before. While it runs, nobody else may write its rows.
+// growLog writes so many log bytes to every shard of posts that a stop writes a snapshot. It ends
+// by setting the counts of its rows to 0.
 func growLog(t *testing.T, n *proctest.Node) {
 	t.Helper()
-	const logBytesWorth = 20 << 20 // bytes for the log of each shard: more than the node's bound
+	const logBytesWorth = 20 << 20 // log bytes per shard: more than the node needs to write a snapshot at a stop
 	shards := len(n.Cluster().Digests("posts"))
 	for range shards * logBytesWorth / (opsOfLargeSet * logBytesOfOp) {
 		n.MustCall(http.MethodPost, setPath, largeSet(), nil)

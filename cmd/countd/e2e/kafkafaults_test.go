@@ -25,8 +25,8 @@ const (
 	faultyRows       = 20
 )
 
-// faultyKafka is a fake of Kafka with several brokers and the topic likes, with data on disk, and a
-// source of three nodes that counts the topic.
+// faultyKafka is a fake Kafka with several brokers, which stores the topic likes on disk. A source
+// on three nodes counts the topic.
 type faultyKafka struct {
 	t       *testing.T
 	brokers *kfake.Cluster
@@ -34,17 +34,17 @@ type faultyKafka struct {
 	addrs   []string
 	nodes   []*proctest.Member
 	written int               // messages
-	counted [faultyRows]int64 // what rows should be
+	counted [faultyRows]int64 // expected counts, by row
 }
 
 // TestSourceKafkaFaults counts a topic with three nodes while its brokers fail:
 //
 //  1. moves of leaders, errors and restarts of brokers, and deaths of reading nodes delay messages,
 //     but no message counts twice;
-//  2. a truncated log, messages that were removed before they were read, and a topic that was deleted
-//     or created again stall the source. The API and the metrics show the reason, and no message is
-//     counted;
-//  3. partitions without a loss continue;
+//  2. the source stalls if the log was truncated, if messages were removed before they were read,
+//     or if the topic was deleted or created again. The API shows the reason, and the stalled
+//     partition counts no message;
+//  3. the other partitions continue;
 //  4. after a seek, all messages from that position on are counted.
 func TestSourceKafkaFaults(t *testing.T) {
 	beside(t)
@@ -96,7 +96,7 @@ func TestSourceKafkaFaults(t *testing.T) {
 	c.AwaitAgreement(agreeTimeout(), k.nodes...)
 }
 
-// truncated removes messages of partition 0 that were counted.
+// truncated truncates partition 0 before messages that were already counted.
 func (k *faultyKafka) truncated(t *testing.T) {
 	k.t = t
 	copied := filepath.Join(t.TempDir(), "copy")
@@ -112,11 +112,11 @@ func (k *faultyKafka) truncated(t *testing.T) {
 	k.writeTo(1, 50)
 	k.isCountedBut(0)
 	k.seek(map[int]int64{0: end})
-	k.writeTo(0, 60) // beyond where it was
+	k.writeTo(0, 60) // beyond the position from before the truncation
 	k.isCounted()
 }
 
-// removed removes messages of partition 1 that were not read.
+// removed removes messages from partition 1 before the source reads them.
 func (k *faultyKafka) removed(t *testing.T) {
 	k.t = t
 	k.nodes[1].MustCtl("source", "pause", "likes")
@@ -135,7 +135,7 @@ func (k *faultyKafka) removed(t *testing.T) {
 	k.isCounted()
 }
 
-// madeAnew deletes the topic, and makes it again.
+// madeAnew deletes the topic and creates it again.
 func (k *faultyKafka) madeAnew(t *testing.T) {
 	k.t = t
 	k.ok(k.brokers.DeleteTopic("likes"))
@@ -145,7 +145,7 @@ func (k *faultyKafka) madeAnew(t *testing.T) {
 	k.ok(k.brokers.CreateTopic("likes", faultyPartitions, nil))
 	counted := k.counted
 	for p := range faultyPartitions {
-		k.writeTo(p, 500) // more than the positions
+		k.writeTo(p, 500) // more messages than the stored positions
 		k.stalls(p, "the topic is not the one that was read before", "the queue is not the one that was read before")
 	}
 	written := k.counted
@@ -179,7 +179,7 @@ func (k *faultyKafka) start() {
 	})
 }
 
-// restart restarts the brokers. Their data may be changed while they do not run.
+// restart stops the brokers, runs meanwhile, which may change their data, and starts them again.
 func (k *faultyKafka) restart(meanwhile func()) {
 	k.t.Helper()
 	k.brokers.Close()
@@ -206,7 +206,7 @@ func (k *faultyKafka) write(messages int) {
 	}
 }
 
-// writeTo writes messages to a partition, each once.
+// writeTo writes messages to a partition and adds them to the expected counts.
 func (k *faultyKafka) writeTo(partition, messages int) {
 	k.t.Helper()
 	// Use another client each time: an earlier one may not know that a log was truncated.
@@ -223,7 +223,7 @@ func (k *faultyKafka) writeTo(partition, messages int) {
 	k.ok(client.ProduceSync(k.t.Context(), records...).FirstErr())
 }
 
-// partitionsShown is what the test reads of the source.
+// partitionsShown has the fields of a source that the test checks.
 type partitionsShown struct {
 	State, Reason string
 	Rejected      uint64
@@ -234,7 +234,7 @@ type partitionsShown struct {
 	}
 }
 
-// await asks a node for the source until it is as wanted.
+// await reads the source from a node until holds returns true.
 func (k *faultyKafka) await(n *proctest.Member, what string, holds func(shown *partitionsShown) bool) {
 	k.t.Helper()
 	succeeds(k.t, what, func(context.Context) error {
@@ -247,8 +247,8 @@ func (k *faultyKafka) await(n *proctest.Member, what string, holds func(shown *p
 	})
 }
 
-// stalls waits until the API and the metrics show a partition as stalled for one of some
-// reasons.
+// stalls waits until the API shows a partition as stalled for one of the reasons. It then checks
+// the metrics.
 func (k *faultyKafka) stalls(partition int, reasons ...string) {
 	k.t.Helper()
 	reader := ""
@@ -282,7 +282,7 @@ func (k *faultyKafka) seek(to map[int]int64) {
 	k.nodes[0].MustCtl("source", "resume", "likes")
 }
 
-// isCounted waits until all that was written is counted.
+// isCounted waits until all messages are counted.
 func (k *faultyKafka) isCounted() {
 	k.t.Helper()
 	k.isCountedBy(k.nodes[1], "all is counted", func(*partitionsShown) bool { return true })
@@ -301,7 +301,8 @@ func (k *faultyKafka) isCountedBy(n *proctest.Member, what string, holds func(*p
 	k.rowsAre(n)
 }
 
-// isCountedBut waits until all partitions except one are at their ends.
+// isCountedBut waits until all messages of the other partitions are counted and the source is
+// stalled.
 func (k *faultyKafka) isCountedBut(partition int) {
 	k.t.Helper()
 	k.await(k.nodes[2], "the other partitions go on", func(shown *partitionsShown) bool {
@@ -314,7 +315,7 @@ func (k *faultyKafka) isCountedBut(partition int) {
 	})
 }
 
-// rowsAre compares the rows with what was written.
+// rowsAre compares the rows with the expected counts.
 func (k *faultyKafka) rowsAre(n *proctest.Member) {
 	k.t.Helper()
 	ids := make([]string, faultyRows)

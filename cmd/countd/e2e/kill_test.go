@@ -17,8 +17,8 @@ import (
 const (
 	writerCount     = 16
 	opsOfRequestMax = 8
-	hotIDs          = 4   // take half of the ops
-	idCount         = 300 // spread over all shapes of ids
+	hotIDs          = 4   // ids that receive half of the ops
+	idCount         = 300 // a third of each shape of id
 	wrongShownMax   = 10
 )
 
@@ -28,7 +28,7 @@ const (
 //
 //  1. every acknowledged increment is in the count;
 //  2. the count contains only acknowledged increments and increments of unknown outcome;
-//  3. a restarted node reads the same counts as the previous process, plus the increments since.
+//  3. each check finds at least the counts of the previous check.
 func TestKillUnderWriters(t *testing.T) {
 	t.Parallel()
 	eachLogStore(t, killUnderWriters)
@@ -55,7 +55,7 @@ func killUnderWriters(t *testing.T, logStore string) {
 			n.Kill()
 		}
 		w.wait(t)
-		if round%3 == 2 { // and one more while it recovers
+		if round%3 == 2 { // kill it once more while it recovers
 			n.Start()
 			n.WaitReady(time.Duration(rng.Int64N(int64(300 * time.Millisecond))))
 			n.Kill()
@@ -75,7 +75,7 @@ func killUnderWriters(t *testing.T, logStore string) {
 // cell is one count.
 type cell struct{ id, column string }
 
-// ledger is what the writers know of the counts.
+// ledger holds the bounds of each count that follow from the writers' requests.
 type ledger struct {
 	ids []string
 
@@ -91,7 +91,7 @@ func newLedger() *ledger {
 	l := &ledger{}
 	l.mu.least, l.mu.maybe = map[cell]int64{}, map[cell]int64{}
 	for i := range uint64(idCount) {
-		// Small ones, real ones in time order, and whole 64 bits.
+		// Small ids, real ids in time order, and ids that use all 64 bits.
 		shapes := []uint64{i, 4467107636950632 + i<<22, 1<<64 - 1 - i*0x9e3779b97f4a7c15>>1}
 		l.ids = append(l.ids, strconv.FormatUint(shapes[i%3], 10))
 	}
@@ -104,7 +104,7 @@ func (l *ledger) acknowledged() int {
 	return l.mu.requests
 }
 
-// op is one increment as the API takes it.
+// op is the JSON of one increment of the API.
 type op struct {
 	ID  string           `json:"id"`
 	Add map[string]int64 `json:"add"`
@@ -119,13 +119,14 @@ func (l *ledger) randomOps() []op {
 		}
 		ops[i] = op{pool[rand.IntN(len(pool))], map[string]int64{
 			"like": 1 + rand.Int64N(3),
-			"view": 1 + rand.Int64N(5000), // leaves 16 bits within a round
+			"view": 1 + rand.Int64N(5000), // grows beyond 16 bits within a round
 		}}
 	}
 	return ops
 }
 
-// answered records the outcome of a request that the server answered.
+// answered records the outcome of a request that the server answered. applied and unknown are the
+// ids whose ops were applied or have an unknown outcome.
 func (l *ledger) answered(ops []op, status int, applied, unknown []string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,7 +144,7 @@ func (l *ledger) answered(ops []op, status int, applied, unknown []string) error
 	return nil
 }
 
-// lost records a request that got no whole answer.
+// lost records a request without a complete answer: its outcome is unknown.
 func (l *ledger) lost(ops []op) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,8 +173,8 @@ func only(ops []op, ids []string) []op {
 	return kept
 }
 
-// check reads every id and compares the counts with the ledger. After that no outcome is
-// unknown: no earlier process of the node is left that could still apply a request.
+// check reads every id and compares the counts with the ledger. It then takes the counts as exact,
+// because the process that could still have applied earlier requests is gone.
 func (l *ledger) check(t *testing.T, n *proctest.Node) {
 	t.Helper()
 	rows := n.Rows("posts", l.ids)
@@ -209,7 +210,8 @@ type writers struct {
 	}
 }
 
-// startWriters starts writerCount goroutines, which end when the node does. wait waits for them.
+// startWriters starts writerCount goroutines that write until the node is down. The method wait
+// waits for them.
 func startWriters(n *proctest.Node, l *ledger) *writers {
 	w := &writers{ledger: l}
 	for range writerCount {

@@ -1,5 +1,5 @@
-// Package e2e tests the built programs countd and countctl: over real sockets, on real data, with
-// kill -9 and damaged files.
+// Package e2e tests the built programs countd and countctl: over real sockets, with kill -9 and
+// damaged files.
 package e2e
 
 import (
@@ -25,8 +25,8 @@ var (
 	bin        proctest.Binaries
 )
 
-// eachLogStore runs a test with each log store, and passes the setting to it. Other tests use the
-// log store of COUNTD_LOG_STORE (make e2e-boltdb).
+// eachLogStore runs a test once with each log store, and passes it the flag. Other tests use the
+// log store that COUNTD_LOG_STORE selects (make e2e-boltdb).
 func eachLogStore(t *testing.T, test func(t *testing.T, setting string)) {
 	for _, store := range []string{"boltdb", "shared"} {
 		t.Run(store, func(t *testing.T) { test(t, "--log-store="+store) })

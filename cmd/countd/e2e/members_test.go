@@ -20,15 +20,15 @@ import (
 // TestMembers changes members on three nodes. Round after round, one node is killed with kill -9
 // and started again:
 //
-//  1. the answer to each op that is no repeat agrees with the model on whether the op changed the
-//     set. Only one caller changes a given member;
+//  1. unless a request is a repeat, its answer agrees with the model on whether each op changed the
+//     set. The model is exact because only one caller changes a given member;
 //  2. afterwards, at every node, the count of each post is the number of its members, and the check
-//     and both lists have exactly the members of the model;
-//  3. 300 users, or 1,000 in the long form, like one post at once, twice each, and each user counts
-//     once;
-//  4. a post with more members than one entry removes is deleted right before each kill. It has
-//     none of these members afterwards, and members that join later count;
-//  5. each node repeatedly reads all its sets meanwhile, and finds no damage;
+//     of members and both lists agree with the model;
+//  3. 300 users (1,000 in the long form) like one post twice each, all at the same time. Each user
+//     counts once;
+//  4. right before each kill, a post is deleted that has more members than one log entry removes.
+//     Afterwards it has none of them, and members that join later count;
+//  5. each node scrubs all its sets meanwhile, and finds no damage;
 //  6. the replicas agree.
 func TestMembers(t *testing.T) {
 	beside(t)
@@ -71,7 +71,7 @@ const (
 	rejoined      = 5
 )
 
-// racers returns how many users like one post at once.
+// racers returns the number of users who like one post at the same time.
 func racers() int { return short(300, 1000) }
 
 // memberRun is one run of TestMembers.
@@ -84,7 +84,7 @@ type memberRun struct {
 
 type memberPair struct{ post, user string }
 
-// memberCaller changes the members of its own users, and knows the sets that contain each.
+// memberCaller adds and removes its own users as members of posts. in is its model.
 type memberCaller struct {
 	run    *memberRun
 	number int
@@ -125,8 +125,7 @@ func (w *memberCaller) loop(ctx context.Context) {
 	}
 }
 
-// change makes a change in the cluster and in the model. It returns false for an answer that ends
-// the run.
+// change sends a change and applies it to the model. It returns false if the test has failed.
 func (w *memberCaller) change(key string, ops []memberOp) bool {
 	answer, ok := w.run.send(key, ops, w.rand.IntN(3))
 	if !ok {
@@ -145,7 +144,7 @@ func (w *memberCaller) change(key string, ops []memberOp) bool {
 	return true
 }
 
-// send sends a change until a node answers it.
+// send repeats a change through all nodes, the first of them first, until a node answers it.
 func (m *memberRun) send(key string, ops []memberOp, first int) (answer membersAnswer, ok bool) {
 	deadline := time.Now().Add(2 * time.Minute)
 	for i := first; time.Now().Before(deadline); i++ {
@@ -168,7 +167,7 @@ func (m *memberRun) send(key string, ops []memberOp, first int) (answer membersA
 	return answer, false
 }
 
-// race lets all users like one post, twice each, in any order.
+// race lets all racers like one post, twice each, at the same time.
 func (m *memberRun) race() {
 	var changed atomic.Int64
 	var users sync.WaitGroup
@@ -189,7 +188,8 @@ func (m *memberRun) race() {
 	}
 }
 
-// deletePost deletes a post whose members are removed in several steps.
+// deletePost adds many members to a post and deletes it. The node needs several log entries to
+// remove the members.
 func (m *memberRun) deletePost(round int) {
 	var ops []memberOp
 	for user := range deletedUsers {
@@ -214,7 +214,8 @@ func (m *memberRun) rejoin() {
 	}
 }
 
-// scrubbed waits until every node has scrubbed all its sets, and fails if any set is damaged.
+// scrubbed waits until every node has scrubbed all its sets, and fails the test if any set is
+// damaged.
 func (m *memberRun) scrubbed() {
 	var status coldStatus
 	eventually(m.t, "all nodes have read their sets", func() bool {
@@ -279,7 +280,8 @@ func (m *memberRun) checkPost(n *proctest.Member, post string, want []string) {
 	}
 }
 
-// list reads a list of either kind to its end, and checks that it is newest first.
+// list reads all pages of a list of members or of sets, and checks that the list is sorted newest
+// first.
 func (m *memberRun) list(n *proctest.Member, path string) (all []string, count int64) {
 	seen, last := map[string]bool{}, time.Time{}
 	for cursor := ""; ; {

@@ -11,9 +11,9 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// An import of members is repeated after countctl or the server was killed in the middle. In the
-// end there are exactly the pairs of the file. Each pair counts once or, with --uncounted, not at
-// all.
+// Kills stop an import of members in the middle: some kill countctl, some the server. After each
+// kill, the import is repeated. In the end exactly the pairs of the file are members. Each pair
+// counts once or, with --uncounted, not at all.
 func TestImportMembersThroughKills(t *testing.T) {
 	t.Parallel()
 	for _, counted := range []bool{true, false} {
@@ -85,8 +85,8 @@ type membersFile struct {
 	want map[string]bool // lines "id,member"
 }
 
-// newMembersFile writes a file with some members of each row from 1 on, in turn. Some of the
-// pairs occur twice.
+// newMembersFile writes a file of pairs, which belong to the rows 1 to rows in turn. Every
+// twentieth pair occurs twice.
 func newMembersFile(t *testing.T, rows, pairs int) *membersFile {
 	t.Helper()
 	m := &membersFile{filepath.Join(t.TempDir(), "likes.csv"), map[string]bool{}}
@@ -106,7 +106,7 @@ func newMembersFile(t *testing.T, rows, pairs int) *membersFile {
 	return m
 }
 
-// compare compares the file with an export.
+// compare checks that an export of members has exactly the pairs of the file.
 func (m *membersFile) compare(t *testing.T, n *proctest.Node) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "members.csv")

@@ -18,9 +18,9 @@ import (
 
 const (
 	producerCount = 8
-	lifeMin       = 500 * time.Millisecond // during a storm, the least time from a ready node to its kill
-	lifeSpread    = 3 * time.Second        // bound of an additional random time, at most a third of the storm
-	volleysLeast  = 3                      // least number of volleys of each producer, so that its first number is below every window
+	lifeMin       = 500 * time.Millisecond // least time from a ready node to its kill
+	lifeSpread    = 3 * time.Second        // bound of the random time that is added to lifeMin; also at most a third of the storm
+	volleysLeast  = 3                      // least number of volleys of a producer: enough that its first number is below the window at the end
 )
 
 // TestOnceUnderKills makes producers send each request up to four times, in any order within the
@@ -30,9 +30,9 @@ const (
 //  1. each count is exactly the sum of the requests, each counted once, even after a kill and after
 //     a clean stop;
 //  2. no answer to a request that was sent only once has duplicate set;
-//  3. if a request is sent again after its answer, the new answer has duplicate set. For a request
-//     on one id, at most one answer does not have it set;
-//  4. a request whose ops all overflow was refused each time;
+//  3. if a request is sent again after its answer, the new answer has duplicate set. If all ops of
+//     a request are on one id, at most one of its answers does not have duplicate set;
+//  4. a request whose ops all overflow is refused each time;
 //  5. the server refuses a number below the window, and a key with another body.
 func TestOnceUnderKills(t *testing.T) {
 	t.Parallel()
@@ -44,7 +44,7 @@ func TestOnceUnderKills(t *testing.T) {
 	n.StartReady()
 	s := startStorm(t, n)
 	if !testing.Short() {
-		growLog(t, n) // so that later starts read snapshots that remember requests
+		growLog(t, n) // so that later starts read snapshots with idempotency records
 		n.Stop()
 		n.StartReady()
 		hasSnapshots(t, n)
@@ -52,7 +52,7 @@ func TestOnceUnderKills(t *testing.T) {
 	kills := 0
 	for end := time.Now().Add(span); time.Now().Before(end) && s.blows(lifeMin+rand.N(min(lifeSpread, span/3))); {
 		n.Kill()
-		if kills++; rand.IntN(4) == 0 { // and one more while it recovers
+		if kills++; rand.IntN(4) == 0 { // kill it once more while it recovers
 			n.Start()
 			n.WaitReady(rand.N(300 * time.Millisecond))
 			n.Kill()
@@ -73,23 +73,23 @@ func TestOnceUnderKills(t *testing.T) {
 	t.Logf("%d kills in %v: %v", kills, span, s)
 }
 
-// storm is the producers of one test and the node that they send to.
+// storm is the load of TestOnceUnderKills: a node and the producers that send to it.
 type storm struct {
 	node      *proctest.Node
 	ids       []string // ids that requests increment
 	brims     []string // ids of rows in which every increment overflows
 	producers []*producer
 
-	running  context.Context // ends with the test, when no request is left
-	storming context.Context // ends before running; after it, no volley begins
+	running  context.Context // ends with the test
+	storming context.Context // ends before running does; after its end, producers begin no volley
 	calm     context.CancelCauseFunc
 	group    sync.WaitGroup
 
 	sent, answered, duplicates, refused, unknown, cut atomic.Int64 // numbers of sent requests, by outcome
 }
 
-// startStorm fills the rows whose increments overflow and starts a goroutine for each producer; The
-// returned storm's end stops the producers and waits for them; the end of the test does too.
+// startStorm sets the counts of the rows brims to the maximum and starts a goroutine for each
+// producer. The method end stops the producers and waits for them.
 func startStorm(t *testing.T, n *proctest.Node) *storm {
 	t.Helper()
 	s := &storm{node: n, ids: newLedger().ids, brims: []string{"5000000001", "5000000002", "5000000003", "5000000004"}}
@@ -111,7 +111,7 @@ func startStorm(t *testing.T, n *proctest.Node) *storm {
 	return s
 }
 
-// blows waits for the time d. If a producer has given up, it returns false at once.
+// blows waits for d and returns true. If a producer fails, it returns false at once.
 func (s *storm) blows(d time.Duration) bool {
 	select {
 	case <-s.storming.Done():
@@ -121,7 +121,7 @@ func (s *storm) blows(d time.Duration) bool {
 	}
 }
 
-// end lets each producer finish its last volley.
+// end stops the producers. It waits until each has finished its current volley.
 func (s *storm) end(t *testing.T) {
 	t.Helper()
 	s.calm(nil)
@@ -134,7 +134,7 @@ func (s *storm) end(t *testing.T) {
 	}
 }
 
-// check reads every row and compares it with what the producers counted.
+// check reads every row and compares its counts with the sums of all producers.
 func (s *storm) check(t *testing.T, when string) {
 	t.Helper()
 	want := map[cell]int64{}
@@ -169,8 +169,8 @@ func (s *storm) check(t *testing.T, when string) {
 	}
 }
 
-// refusesWhatItCannotJudge sends each producer's first number once more, and a
-// key of its last volley with another body.
+// refusesWhatItCannotJudge sends two requests for each producer that the server must refuse: one
+// with the producer's first number, and one with a recent key and another body.
 func (s *storm) refusesWhatItCannotJudge(t *testing.T) {
 	t.Helper()
 	for _, p := range s.producers {

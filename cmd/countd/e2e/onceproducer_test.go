@@ -11,21 +11,21 @@ import (
 )
 
 const (
-	numbersOfVolley = 64 // the number of requests that the server can distinguish in any order
+	numbersOfVolley = 64 // the server's window: it recognizes this many of a producer's latest numbers in any order
 	repeatsMax      = 3
 	sendersOfVolley = 6
-	jumpMax         = 100 // bound on the numbers that are skipped between volleys
+	jumpMax         = 100 // bound on how many numbers are skipped between volleys
 	brimOpsMax      = 3
 )
 
-// producer sends volleys. A volley is a full window of requests, each sent several times, in any
-// order. The next volley begins when all requests are answered.
+// producer sends volleys. A volley is a full window of requests in random order, most of them
+// repeated. The next volley begins when all requests are answered.
 type producer struct {
 	storm *storm
 	name  string
 	next  uint64 // number of the next request
 
-	counted   map[cell]int64 // what its requests add up to
+	counted   map[cell]int64 // sums of the producer's increments
 	volleys   int
 	requests  int
 	lastKeyed *request
@@ -35,8 +35,8 @@ func newProducer(s *storm) *producer {
 	return &producer{storm: s, name: crand.Text(), next: 1, counted: map[cell]int64{}}
 }
 
-// run sends volleys until the storm ends, but at least volleysLeast. It returns an error
-// for a wrong answer.
+// run sends volleys until the storm ends, but at least volleysLeast. It returns an error if an
+// answer is wrong.
 func (p *producer) run() error {
 	for p.volleys < volleysLeast || p.storm.storming.Err() == nil {
 		if err := p.volley(); err != nil {
@@ -47,7 +47,7 @@ func (p *producer) run() error {
 	return nil
 }
 
-// volley sends one volley. It starts the senders, and returns when every copy of every request is
+// volley sends one volley from several goroutines. It returns when every copy of every request is
 // answered.
 func (p *producer) volley() error {
 	var requests, sendings []*request
@@ -87,7 +87,7 @@ func (p *producer) volley() error {
 	return nil
 }
 
-// count adds what the requests must have added, each request once.
+// count adds the increments of the requests to p.counted, each request once.
 func (p *producer) count(requests []*request) {
 	p.requests += len(requests)
 	for _, r := range requests {
@@ -99,8 +99,8 @@ func (p *producer) count(requests []*request) {
 	}
 }
 
-// draw makes a request of random ops and numbers it. One in eight has a key instead of its
-// number. Some requests overflow in some ops or in all.
+// draw returns a request of random ops with the next number. One request in eight has an
+// idempotency key instead. In one request in eight, some or all ops overflow.
 func (p *producer) draw() *request {
 	var ops []op
 	if rand.IntN(2) == 0 {
@@ -129,7 +129,7 @@ func (p *producer) draw() *request {
 	return r
 }
 
-// randomOp counts up and down, through zero and the bounds of 16 bits.
+// randomOp returns an increment of random sign. The sums cross zero and the bounds of 16 bits.
 func (p *producer) randomOp() op {
 	ids := p.storm.ids
 	if rand.IntN(2) == 0 {
@@ -138,12 +138,12 @@ func (p *producer) randomOp() op {
 	return op{ids[rand.IntN(len(ids))], map[string]int64{"like": 1 + rand.Int64N(3), "view": rand.Int64N(40_000) - 19_000}}
 }
 
-// number returns the headers of the producer's request of that number.
+// number returns the headers of the producer's request with the number seq.
 func (p *producer) number(seq uint64) http.Header {
 	return http.Header{"Countd-Producer": {p.name}, "Countd-Seq": {strconv.FormatUint(seq, 10)}}
 }
 
-// newKey returns a key that says when it was made, or one that does not.
+// newKey returns a random key, or a UUIDv7, which contains its time.
 func newKey() string {
 	if rand.IntN(2) == 0 {
 		return crand.Text()

@@ -14,15 +14,15 @@ import (
 
 const (
 	incrPath = "/v1/counters/posts/incr"
-	// settleMax bounds the time for which a request is repeated before the test fails. Starts under
-	// a storm on a busy machine take seconds.
+	// settleMax is how long a request is repeated before the test fails. A node's start on a busy
+	// machine takes seconds.
 	settleMax     = time.Minute
-	shortDeadline = 4 * time.Millisecond // about what a write takes
+	shortDeadline = 4 * time.Millisecond // about the duration of a write
 )
 
-// request is one request, however often it is sent.
+// request is one request, which may be sent several times.
 type request struct {
-	header http.Header // has the identity of the request
+	header http.Header // contains the key, or the producer and the number
 	body   map[string]any
 	ops    []op // ops that count
 	brims  int  // number of additional ops that overflow
@@ -30,21 +30,21 @@ type request struct {
 
 	mu struct {
 		sync.Mutex
-		sent     int  // times, answered or not
-		answered bool // by a whole answer
-		fresh    int  // answers that did not call it a duplicate
+		sent     int  // how often it was sent
+		answered bool // there was a complete answer
+		fresh    int  // number of answers without duplicate set
 	}
 }
 
-// answer has the members of an increment's answer that tests check.
+// answer has the fields of the answer to an increment that tests check.
 type answer struct {
 	Duplicate bool
 	Failed    int
 	Error     struct{ Code string }
 }
 
-// newRequest returns a request without an identity. It has ops that count, and the ops brims, which
-// overflow.
+// newRequest returns a request without a key or number. Its ops are ops, which succeed, and brims,
+// which overflow, in random order.
 func newRequest(ops []op, brims ...op) *request {
 	all := append(append([]op{}, ops...), brims...)
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -89,8 +89,8 @@ func (s *storm) deliver(r *request) error {
 	return fmt.Errorf("%v: not answered within %v", r.header, settleMax)
 }
 
-// send sends a request once: one in four with a deadline that it may miss, and
-// some hang up. The status is 0 if no whole answer came.
+// send sends a request once. One request in four has a deadline that is possibly too short, and for
+// one in sixteen the client hangs up. The status is 0 if no complete answer arrives.
 func (s *storm) send(r *request) (int, answer, error) {
 	header, ctx := maps.Clone(r.header), s.running
 	switch rand.IntN(16) {
@@ -120,8 +120,8 @@ func (s *storm) note(status int, got answer) {
 	}
 }
 
-// sending records that the request is about to be sent, and reports whether the request has been
-// answered already.
+// sending counts a sending of the request, and reports whether the request has been answered
+// already.
 func (r *request) sending() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,7 +129,7 @@ func (r *request) sending() bool {
 	return r.mu.answered
 }
 
-// judge compares an answer with the request and with its earlier answer.
+// judge returns an error if an answer is wrong for the request and its earlier answers.
 func (r *request) judge(status int, got answer, answeredBefore bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 var overloadFor = flag.Duration("overload-for", 0, "how long TestOverload loads; 0 for a few seconds and few connections")
 
 const (
-	// overloadDeadline is how long the callers of the overload would wait.
+	// overloadDeadline is the deadline of each request.
 	overloadDeadline = 500 * time.Millisecond
 	// overloadMemoryMax is far above the memory of the rows, the connections, the bounded queues
 	// and the mapped files of the log. It is far below the memory that an unbounded queue would
@@ -23,7 +23,7 @@ const (
 	overloadMemoryMax = 2 << 30
 )
 
-// benched is the part of a bench's report that the test checks.
+// benched has the fields of a countctl bench report that the test reads.
 type benched struct {
 	Requests          int64
 	RequestsPerSecond float64 `json:"requests_per_second"`
@@ -32,7 +32,7 @@ type benched struct {
 	Failed, Refused   int64
 	Resent, Unsent    int64
 	LatencyUS         benchedLatency `json:"latency_us"`
-	AnswerUS          benchedLatency `json:"answer_us"` // only of an open loop
+	AnswerUS          benchedLatency `json:"answer_us"` // only with --rate
 	Memory            struct {
 		Before uint64 `json:"before_bytes"`
 		Max    uint64 `json:"max_bytes"`
@@ -43,7 +43,7 @@ type benched struct {
 	}
 }
 
-// benchedLatency is in microseconds.
+// benchedLatency holds latencies in microseconds.
 type benchedLatency struct {
 	P50, P99 float64
 	P999     float64 `json:"p99_9"`
@@ -67,9 +67,8 @@ func bench(t *testing.T, n *proctest.Node, args ...string) benched {
 	return r
 }
 
-// onOwnCPU runs f. If the figures matter, processes that f starts run on another CPU than the node:
-// on the same CPU, a client that offers more load would take time from the node, and the node would
-// seem slower.
+// onOwnCPU runs f. With -overload-for, processes that f starts run only on the given CPU, so that
+// the client takes no CPU time from the node.
 func onOwnCPU(t *testing.T, cpu int, f func()) {
 	t.Helper()
 	if *overloadFor == 0 {
@@ -83,14 +82,14 @@ func onOwnCPU(t *testing.T, cpu int, f func()) {
 
 // TestOverload offers a node twice the load of its best throughput.
 //
-//  1. Every acknowledged increment counts once. Of the other increments, only those may count whose
-//     outcome the client did not learn within half a minute of repeats.
+//  1. Every acknowledged increment counts once. An increment that was not acknowledged may count
+//     only if its outcome is still unknown after half a minute of repeats.
 //  2. The excess is refused as overloaded, and nothing else goes wrong.
 //  3. Memory stays bounded.
 //
 // The test prints the throughput and does not judge it, because the machine may be busy. Latencies
-// count from the time of sending. The part of the excess that is not refused is never sent, because
-// all connections wait for answers.
+// count from the time of sending. While all connections wait for answers, the client cannot send
+// requests that are due. The report counts them as not sent.
 func TestOverload(t *testing.T) {
 	long := *overloadFor > 0
 	duration, peakFor, connections, batches := 2*time.Second, time.Second/2, 128, []int{100}

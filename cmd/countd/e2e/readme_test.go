@@ -12,8 +12,8 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestReadmeIsReplayed runs the examples of README.md in their order, and compares what they
-// print. redis-cli prints as in a terminal.
+// TestReadmeIsReplayed runs the examples of README.md in their order, and compares their output.
+// redis-cli prints as in a terminal.
 func TestReadmeIsReplayed(t *testing.T) {
 	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir())

@@ -19,7 +19,7 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// reconciledShown is what a test reads of a reconciliation.
+// reconciledShown has the fields of the output of countctl reconcile that tests read.
 type reconciledShown struct {
 	Compared, Differ, Corrected, Repeated int
 	Worst                                 []struct {
@@ -33,10 +33,10 @@ type reconciledShown struct {
 //
 //  1. --dry-run finds each drifted row and the amount of its drift, and writes nothing;
 //  2. the corrections keep concurrent increments, and a repeated run corrects nothing;
-//  3. rows that are missing in the truth become 0;
+//  3. rows that the truth file lacks become 0;
 //  4. --quiesced refuses to correct while rows are written, and corrects after that;
-//  5. rows that drift again right after a correction, by the same or another amount, can be
-//     corrected at once.
+//  5. rows that drift again right after a correction can be corrected again at once, even if they
+//     drift by the same amount.
 func TestReconcile(t *testing.T) {
 	beside(t)
 	stream := redis.NewClient(&redis.Options{Addr: proctest.StartRedis(t)})
@@ -68,7 +68,7 @@ func TestReconcile(t *testing.T) {
 	nodes[0].MustCtl("source", "create", config)
 	nodes[1].MustCtl("source", "show", "likes", "--wait")
 
-	// The truth is of the position after the last message.
+	// The truth file is as of the position after the last message.
 	ms, seq, _ := strings.Cut(last, "-")
 	number, err := strconv.ParseUint(seq, 10, 64)
 	if err != nil {
@@ -202,7 +202,8 @@ func TestReconcile(t *testing.T) {
 	c.AwaitAgreement(agreeTimeout(), nodes...)
 }
 
-// documented returns the arguments of a command of docs/SOURCES.md, with some words replaced.
+// documented returns the arguments of the command is, which docs/SOURCES.md must contain. It
+// replaces each argument that is a key of words by its value.
 func documented(t *testing.T, is string, words map[string]string) []string {
 	t.Helper()
 	text, err := os.ReadFile("../../../docs/SOURCES.md")
@@ -222,7 +223,7 @@ func documented(t *testing.T, is string, words map[string]string) []string {
 	return fields
 }
 
-// driftTotal returns what a node corrected.
+// driftTotal returns a node's metric of the sum of its corrections in posts.
 func driftTotal(t *testing.T, n *proctest.Member) (total int64) {
 	t.Helper()
 	t.Helper()

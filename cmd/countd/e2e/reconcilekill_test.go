@@ -16,10 +16,9 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestReconcileKilled kills countctl during corrections, and a node during the corrections of the
-// next run:
+// TestReconcileKilled kills countctl during a reconciliation, and a node during the next one:
 //
-//  1. the runs together correct each row once;
+//  1. together, the runs correct each row once;
 //  2. the second run succeeds although a leader dies;
 //  3. a third run has nothing to correct.
 func TestReconcileKilled(t *testing.T) {
@@ -55,7 +54,7 @@ func TestReconcileKilled(t *testing.T) {
 
 	command := []string{"reconcile", filepath.Join(dir, "truth.csv"), "--keyspace", "posts", "--source", "likes", "--at", "1-2", "--yes", "-o", "json"}
 	corrected := func() int64 { return driftTotal(t, nodes[0]) } // takes the corrections
-	began := func(run *proctest.Ctl, beyond int64) {             // or ended, on a machine that stalls
+	began := func(run *proctest.Ctl, beyond int64) {             // waits until run has made corrections, or all of them if the machine stalled
 		t.Helper()
 		for end := time.Now().Add(time.Minute); corrected() <= min(beyond, drift-1); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {

@@ -19,13 +19,13 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// redisTimeout bounds all that one client program does.
+// redisTimeout bounds the run time of one client program.
 const redisTimeout = 2 * time.Minute
 
 // TestRedisClients runs common Redis clients against three nodes:
 //
 //  1. each command has the same effect as in Redis, through every node;
-//  2. all increments of the tools are counted.
+//  2. all increments that the clients send are counted.
 func TestRedisClients(t *testing.T) {
 	beside(t)
 	c := newCluster(t, proctest.Options{LogStore: "shared"})
@@ -51,7 +51,7 @@ func newGoRedis(t *testing.T, addr string, protocol int) *redis.Client {
 	return client
 }
 
-// equal compares what a client returned.
+// equal fails the test unless a client returned want and no error.
 func equal(t *testing.T, what string, got any, err error, want any) {
 	t.Helper()
 	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
@@ -129,7 +129,8 @@ func useGoRedis(t *testing.T, addr string, protocol, id int) {
 	equal(t, "Info", strings.Contains(info, "redis_version:7"), err, true)
 }
 
-// runProgram runs a program that may not be installed.
+// runProgram runs a program and returns its output. It skips the test if the program is not
+// installed.
 func runProgram(t *testing.T, stdin, name string, args ...string) string {
 	t.Helper()
 	out, err := tryProgram(t, stdin, name, args...)
@@ -139,7 +140,7 @@ func runProgram(t *testing.T, stdin, name string, args ...string) string {
 	return out
 }
 
-// tryProgram is program, but the program may fail.
+// tryProgram is like runProgram, but returns the error if the program fails.
 func tryProgram(t *testing.T, stdin, name string, args ...string) (string, error) {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -176,7 +177,7 @@ func useRedisCLI(t *testing.T, addr string) {
 		}
 		lines := strings.Fields(out)
 		want := strings.Fields("1 1 1 like 1 view 5 OK QUEUED 2 WRONGTYPE Operation against a key holding the wrong kind of value")
-		lines[0] = "1" // the first reply depends on earlier counts
+		lines[0] = "1" // the reply to DEL depends on earlier rounds
 		if got := strings.Join(lines, " "); got != strings.Join(want, " ") {
 			t.Errorf("redis-cli %s says %s", version, got)
 		}
@@ -197,13 +198,13 @@ func useRedisCLI(t *testing.T, addr string) {
 	}
 }
 
-// useRedisBenchmark counts with 50 connections, and compares the sum with the acknowledged
-// increments. redis-benchmark ends at the first error. So if the leader changes on a busy machine,
-// the test starts again with other rows.
+// useRedisBenchmark runs redis-benchmark with 50 connections and checks the sum of the counts.
+// redis-benchmark exits at the first error. So if the leader changes on a busy machine, the test
+// runs it again with other rows.
 func useRedisBenchmark(t *testing.T, addr string) {
 	const rows, commands = 100, 20_000
 	host, port := hostPort(t, addr)
-	users := 1 // a leading 0 would change nothing
+	users := 1 // first digit of the ids; 0 would not change the ids
 	for _, depth := range []int{1, 16} {
 		args := []string{"-h", host, "-p", port, "-c", "50", "-P", strconv.Itoa(depth), "-n", strconv.Itoa(commands), "-r", strconv.Itoa(rows), "incr"}
 		for ; ; users++ {
@@ -220,8 +221,8 @@ func useRedisBenchmark(t *testing.T, addr string) {
 	}
 }
 
-// holdsSum checks that the posts of rows users add up to what redis-benchmark counted. Their ids
-// begin with number, and twelve digits follow.
+// holdsSum checks that the posts of rows users add up to the number of commands that
+// redis-benchmark sent. The users' ids are number, followed by twelve digits.
 func holdsSum(t *testing.T, addr string, number, rows, commands int) {
 	t.Helper()
 	var keys []string
@@ -240,7 +241,8 @@ func holdsSum(t *testing.T, addr string, number, rows, commands int) {
 		}
 		sum += n
 	}
-	// The last round of a connection may send more than was asked for.
+	// redis-benchmark may send more than commands, because each connection completes its last
+	// pipeline.
 	if sum < commands || sum > commands+50*16 {
 		t.Errorf("redis-benchmark counted %d, asked for %d", sum, commands)
 	}
@@ -261,8 +263,8 @@ func useNodeClients(t *testing.T, addr string) {
 	}
 }
 
-// useRedisPy runs the example of docs/REDIS.md, and then checks that page's statements about
-// transactions.
+// useRedisPy runs the redis-py example of docs/REDIS.md, and then checks what docs/REDIS.md states
+// about transactions.
 func useRedisPy(t *testing.T, addr string) {
 	doc, err := os.ReadFile("../../../docs/REDIS.md")
 	if err != nil {
@@ -300,7 +302,7 @@ print([key.decode() for key in client.scan_iter("posts:51*", count=1000)])
 // pythonWithRedis returns a Python that has redis-py.
 func pythonWithRedis(t *testing.T) string {
 	t.Helper()
-	for _, python := range []string{"python3", "/usr/bin/python3"} { // a Python other than Debian's lacks Debian's packages
+	for _, python := range []string{"python3", "/usr/bin/python3"} { // python3 may be another Python than Debian's, which lacks Debian's packages
 		if exec.CommandContext(t.Context(), python, "-c", "import redis").Run() == nil {
 			return python
 		}
@@ -309,7 +311,7 @@ func pythonWithRedis(t *testing.T) string {
 	return ""
 }
 
-// A producer repeats each session through any node until the session is answered. Each write counts
+// A producer repeats each session through all nodes until one of them answers. Each write counts
 // once, even while nodes are killed.
 func TestRedisSessionsUnderKills(t *testing.T) {
 	beside(t)
@@ -321,8 +323,8 @@ func TestRedisSessionsUnderKills(t *testing.T) {
 		clients[i] = newGoRedis(t, n.Redis, 3)
 	}
 	follows := func() bool { return clients[0].Do(t.Context(), "COUNTD.FEED.FOLLOW", 7, 8).Err() == nil }
-	// There are no posts yet, so one try of a session may count the post, and the next try may do
-	// the follow.
+	// Follow before the first session. Otherwise one try of that session could count the post, and
+	// only a later try could follow.
 	eventually(t, "a user follows another", follows)
 	at := 0
 	for seq := range sessions {
@@ -347,7 +349,8 @@ func TestRedisSessionsUnderKills(t *testing.T) {
 	equal(t, "a user's count", count, err, []int64{sessions})
 	seq, err := clients[0].Do(t.Context(), "COUNTD.NOTICE.PUBLISH", "news").Int()
 	equal(t, "the notice after them", seq, err, sessions+1)
-	// A read sees the writes through its own node at once, and other writes after a moment.
+	// This increment by 0 is linearizable. A read would see the writes through other nodes only
+	// after a moment.
 	count, err = clients[0].Do(t.Context(), "COUNTD.INCR", "users:8:posts", 0).Int64Slice()
 	equal(t, "the posts", count, err, []int64{sessions})
 	eventually(t, "the user still follows the other", follows)

@@ -14,8 +14,8 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestRedisDocIsReplayed sends, in order, each command of docs/REDIS.md that has its reply below
-// it, and compares the replies. They have the format of redis-cli -3 --json.
+// TestRedisDocIsReplayed sends, in order, each command of docs/REDIS.md that is followed by its
+// reply, and compares the replies. The page shows replies in the format of redis-cli -3 --json.
 func TestRedisDocIsReplayed(t *testing.T) {
 	beside(t)
 	c := newCluster(t, proctest.Options{LogStore: "shared"})
@@ -23,8 +23,8 @@ func TestRedisDocIsReplayed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// One connection, because sessions belong to a connection, and reads see the writes through
-	// their own node.
+	// Use one connection, because a session belongs to a connection. Use one node, because a read
+	// sees at once only the writes through its own node.
 	client := redis.NewClient(&redis.Options{Addr: c.Nodes()[0].Redis, MaxRetries: -1, PoolSize: 1})
 	t.Cleanup(func() { client.Close() })
 	replayed := 0
@@ -51,7 +51,7 @@ func TestRedisDocIsReplayed(t *testing.T) {
 	}
 }
 
-// plain is a reply as JSON has it.
+// plain converts a reply to the types that json.Unmarshal returns.
 func plain(reply any) any {
 	switch v := reply.(type) {
 	case int64:

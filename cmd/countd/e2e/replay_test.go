@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// requestsOfFile is the number of requests for a file. It is high, so that a kill in the
-// middle of the file is possible.
+// requestsOfFile is the number of requests in which a file is sent. It is high enough that a kill
+// can hit the middle of the file.
 const requestsOfFile = 6000
 
 // fileRun is a file whose increments are added while things are killed.
