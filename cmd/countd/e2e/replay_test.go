@@ -14,7 +14,8 @@ import (
 // can hit the middle of the file.
 const requestsOfFile = 6000
 
-// fileRun is a file whose increments are added while things are killed.
+// fileRun is a run of countctl that adds the increments of a file, during kills of the server and
+// the client.
 type fileRun struct {
 	node   *proctest.Node
 	args   []string // arguments of countctl
@@ -30,7 +31,8 @@ func newFileRun(t *testing.T, events int, rows uint64, args ...string) *fileRun 
 	return &fileRun{node: n, args: args, client: n.StartCtl(args...), rows: rows}
 }
 
-// reach waits until posts holds that many rows, and not yet all.
+// reach waits until the keyspace posts has at least rows rows. It fails the test if all rows are
+// there already.
 func (r *fileRun) reach(t *testing.T, rows uint64) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d of %d rows are there", rows, r.rows), func() bool { return r.node.Cluster().Rows("posts") >= rows })
@@ -54,7 +56,8 @@ func (r *fileRun) killClient(t *testing.T) {
 
 func (r *fileRun) resume() { r.client = r.node.StartCtl(r.args...) }
 
-// done waits for a client that continued where a killed one stopped.
+// done waits until the client succeeds. The client must have continued where an earlier, killed
+// client stopped.
 func (r *fileRun) done(t *testing.T) {
 	t.Helper()
 	if r.client.Wait(); r.client.Code != 0 {
@@ -65,9 +68,9 @@ func (r *fileRun) done(t *testing.T) {
 	}
 }
 
-// TestReplayThroughKills replays a stream of events while the server is killed three times and the
-// client twice, once both together. Afterwards each item's totals are those of the file. They do
-// not change if the command is run once more.
+// TestReplayThroughKills replays a stream of events. Meanwhile it kills the server three times and
+// the client twice, one of these times together. Afterwards each item's totals are those of the
+// file. A further run of the command does not change them.
 func TestReplayThroughKills(t *testing.T) {
 	t.Parallel()
 	s := higgs(t, *replayAll)
@@ -94,8 +97,8 @@ func TestReplayThroughKills(t *testing.T) {
 	t.Logf("%d events of %d items", s.events, len(s.counts))
 }
 
-// TestImportAddThroughKills adds the rows of a file while first the server and then the client is
-// killed. Each row counts once. Only a run with --restart counts it once more.
+// TestImportAddThroughKills adds the counts in a file while it kills first the server and then the
+// client. Each row of the file counts once, and once more only after a run with --restart.
 func TestImportAddThroughKills(t *testing.T) {
 	t.Parallel()
 	packed, err := os.ReadFile(sampleSet)

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	wholeSet  = "../../../../shared/data/weibo_counts.csv.gz" // beside the repository; may be missing
+	wholeSet  = "../../../../shared/data/weibo_counts.csv.gz" // outside the repository; may be missing
 	sampleSet = "../../../demo/posts.csv.gz"
 	postsMap  = "reposts=repost,comments=comment,likes=like"
 )
@@ -35,7 +35,7 @@ func TestRealPostsInAndOut(t *testing.T) {
 	file, want := posts(t)
 	rows := uint64(bytes.Count(want, []byte("\n")) - 1)
 	n := proctest.NewNode(t, bin, t.TempDir(), "--shards=posts=2")
-	// Many small requests, so that a kill in the middle is possible.
+	// Import with many small requests, so that a kill can hit the middle of the import.
 	importArgs := []string{"import", file, "--keyspace", "posts", "--map", postsMap, "--batch", strconv.Itoa(1 + int(rows/2000))}
 
 	n.StartReady()
@@ -72,7 +72,7 @@ func TestRealPostsInAndOut(t *testing.T) {
 	sameDigests(t, "after the same import once more", n, digests)
 }
 
-// posts returns a copy of the file of posts in a directory of the test, and the expected export.
+// posts returns a copy of the file of posts in a temporary directory, and the expected export.
 func posts(t *testing.T) (file string, export []byte) {
 	t.Helper()
 	packed, err := os.ReadFile(wholeSet)
@@ -86,8 +86,8 @@ func posts(t *testing.T) (file string, export []byte) {
 	return file, exportOf(t, counts)
 }
 
-// copyPosts writes a packed file of posts to a directory of the test's own, and
-// returns its counts.
+// copyPosts writes packed, a compressed file of posts, to a temporary directory, and returns the
+// counts in it.
 func copyPosts(t *testing.T, packed []byte) (file string, counts map[uint64]rowCounts) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "posts.csv.gz")
@@ -115,7 +115,7 @@ func copyPosts(t *testing.T, packed []byte) (file string, counts map[uint64]rowC
 	return file, counts
 }
 
-// rowCounts are repost, comment, like and view.
+// rowCounts are the counts of repost, comment, like and view.
 type rowCounts [4]int64
 
 // exportOf returns the expected export of these counts: rows with a count, in the order of ids.

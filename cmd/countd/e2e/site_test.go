@@ -18,11 +18,12 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// guide is the page that TestSites types.
+// guide is the page whose shell commands TestSites runs.
 const guide = "../../../docs/GUIDE.md"
 
-// In each language, the site of examples/ answers as docs/GUIDE.md shows, at a node with --auth enforce and with
-// the guide's user. Without countd a page fails within seconds, and the site reports the lost views.
+// In each language, the example site answers as docs/GUIDE.md shows. It uses a node with --auth
+// enforce, as the user that the guide creates. While the node is down, a page fails within seconds,
+// and the site logs the lost views.
 func TestSites(t *testing.T) {
 	t.Parallel()
 	for _, site := range []struct{ program, script, client string }{
@@ -63,7 +64,7 @@ func useSite(t *testing.T, command []string) {
 	site := proctest.Serve(t, addr, "env", append(append([]string{"COUNTD_TOKEN=" + token}, command...), port, node.URL)...)
 	post := typeGuide(t, page, addr)
 
-	// A bad id, and an unknown page.
+	// An invalid id, and an unknown page.
 	for path, status := range map[string]int{"/posts/99999999999999999999": http.StatusBadRequest, "/nothing": http.StatusNotFound} {
 		if got, text := get(t, addr, path); got != status {
 			t.Errorf("%s answers %d: %s", path, got, text)
@@ -86,8 +87,8 @@ func useSite(t *testing.T, command []string) {
 	}
 }
 
-// typeGuide runs the shell lines of the guide in one shell, in order, and compares the output of each block. It returns
-// the id of the new post.
+// typeGuide runs the shell blocks of the guide in one shell, in order, and compares the output of
+// each block. It returns the id of the new post.
 func typeGuide(t *testing.T, page, addr string) (post string) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("curl is not installed; .ci/run installs it")
@@ -116,7 +117,7 @@ func typeGuide(t *testing.T, page, addr string) (post string) {
 	return post
 }
 
-// lines returns lines of JSON with the members of each object sorted by name.
+// lines sorts the members of the object in each line of JSON by name.
 func lines(text string) string {
 	var all strings.Builder
 	for line := range strings.Lines(text) {

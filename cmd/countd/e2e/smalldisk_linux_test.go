@@ -15,11 +15,12 @@ import (
 
 const diskBytes = 256 << 20
 
-// disk is a small file system of its own.
+// disk is a small mounted file system.
 type disk struct{ dir string }
 
-// smallDisk mounts a small disk: ext4 in a file, or tmpfs if there is no loop device. The test's
-// end unmounts it. Mounting needs root, so only make e2e-long runs tests that use smallDisk.
+// smallDisk mounts a small disk: ext4 in a file, or tmpfs if there is no loop device. It is
+// unmounted when the test ends. Mounting needs root, so only make e2e-long runs tests that use
+// smallDisk.
 func smallDisk(t *testing.T) *disk {
 	t.Helper()
 	if !*smallDisks {
@@ -61,10 +62,10 @@ func run(name string, args ...string) error {
 	return nil
 }
 
-// data returns the directory that a node's data goes to.
+// data returns the path of a node's data directory on the disk.
 func (d *disk) data() string { return filepath.Join(d.dir, "data") }
 
-// free returns how many bytes are left.
+// free returns the number of free bytes.
 func (d *disk) free(t *testing.T) int64 {
 	t.Helper()
 	var st unix.Statfs_t
@@ -74,7 +75,7 @@ func (d *disk) free(t *testing.T) int64 {
 	return int64(st.Bavail) * st.Bsize
 }
 
-// fill fills the disk until only that many bytes are free.
+// fill fills the disk until only spare bytes are free.
 func (d *disk) fill(t *testing.T, spare int64) {
 	t.Helper()
 	f, err := os.OpenFile(d.filler(), os.O_CREATE|os.O_WRONLY, 0o600)
@@ -89,7 +90,7 @@ func (d *disk) fill(t *testing.T, spare int64) {
 	if more := d.free(t) - spare; more > 0 {
 		err = unix.Fallocate(int(f.Fd()), 0, info.Size(), more)
 	}
-	if err != nil && !errors.Is(err, unix.ENOSPC) { // the file system's own bookkeeping takes blocks too
+	if err != nil && !errors.Is(err, unix.ENOSPC) { // ENOSPC is possible, because the file system also needs blocks for metadata
 		t.Fatalf("cannot fill the disk: %v", err)
 	}
 }

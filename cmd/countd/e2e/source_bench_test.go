@@ -26,12 +26,12 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// BenchmarkSource counts b.N messages of a real broker with one node, which starts after they are
-// written, and then with a bare consumer: the broker's client and a Go map. A stream of Redis is
-// also read by consumers that count in another Redis, which syncs its log before each answer.
-// "pipeline" sends counts and offset in one pipeline, so that a crash can count some messages twice
-// or not at all; "multi" sends them in one transaction. "cpu-ns" is the processor time of a message
-// in countd or in the consumer, without the broker's.
+// BenchmarkSource writes b.N messages to a real broker. It then counts them with one node, and with
+// a bare consumer: the broker's client and a Go map. For a Redis stream, there are also two
+// consumers that count in another Redis, which syncs its log before each answer. The consumer
+// "pipeline" sends counts and offset in one pipeline, so a crash can make it count some messages
+// twice or not at all. The consumer "multi" sends them in one transaction. "cpu-ns" is the
+// processor time per message in countd or in the consumer, without the broker's.
 func BenchmarkSource(b *testing.B) {
 	for name, start := range map[string]func(testing.TB) *queue{
 		"redis": startRedisQueue, "nats": startNATSQueue, "kafka": startKafkaQueue, "outbox": startOutboxQueue,
@@ -40,7 +40,8 @@ func BenchmarkSource(b *testing.B) {
 	}
 }
 
-// startOutboxQueue starts an outbox with a second slot, because each slot reads the log only once.
+// startOutboxQueue starts an outbox and creates a second slot for the bare consumer. Each consumer
+// needs its own slot, because a slot reads the log only once.
 func startOutboxQueue(t testing.TB) *queue {
 	q := startPostgresQueues(t)[0]
 	succeeds(t, "there is a slot", func(ctx context.Context) error {
@@ -59,7 +60,7 @@ func outboxDSN(q *queue) string {
 	return "postgres://postgres@" + q.broker.Addr + "/postgres?sslmode=disable"
 }
 
-// bareConsumers read all messages of a queue, and count them.
+// bareConsumers are functions that read all messages of a queue and call count for each.
 var bareConsumers = map[string]func(b *testing.B, q *queue, count func(message []byte)){
 	"redis": bareRedis, "nats": bareNATS, "kafka": bareKafka, "outbox": bareOutbox,
 }
@@ -135,10 +136,10 @@ func benchmarkSource(b *testing.B, q *queue) {
 // source.
 const consumerBatch = 10_000
 
-// counter is where a consumer counts.
+// counter is where a consumer stores its counts.
 type counter struct {
 	add   func(id uint64, n int64)
-	flush func(messages int) // after so many in all
+	flush func(messages int) // messages is the number of messages read so far
 	sum   func() int64       // of all rows
 }
 
@@ -182,8 +183,8 @@ func countInRedis(b *testing.B, begin func(*redis.Client) redis.Pipeliner) count
 	}
 }
 
-// bareOutbox reads the slot bare in the way of package source/postgres. It confirms nothing before
-// the end, so that PostgreSQL has less work.
+// bareOutbox reads the slot named bare, like package source/postgres. It confirms nothing, which
+// saves PostgreSQL work.
 func bareOutbox(b *testing.B, q *queue, count func([]byte)) {
 	ctx := b.Context()
 	config, err := pgconn.ParseConfig(outboxDSN(q))
@@ -200,7 +201,7 @@ func bareOutbox(b *testing.B, q *queue, count func([]byte)) {
 	if err := conn.Frontend().Flush(); err != nil {
 		b.Fatal(err)
 	}
-	const logData, logHeader = 'w', 25 // XLogData, and the length of its header
+	const logData, logHeader = 'w', 25 // the type of an XLogData message, and the length of its header
 	for n := 0; n < b.N; {
 		m, err := conn.ReceiveMessage(ctx)
 		if err != nil {
@@ -214,7 +215,7 @@ func bareOutbox(b *testing.B, q *queue, count func([]byte)) {
 		if message[0] != 'M' {
 			continue // of the transaction
 		}
-		_, message, _ = bytes.Cut(message[1+1+8:], []byte{0}) // after flags, position and prefix
+		_, message, _ = bytes.Cut(message[1+1+8:], []byte{0}) // skip the type, the flags, the position and the prefix
 		count(message[4:])                                    // after its length
 		n++
 	}
@@ -297,7 +298,7 @@ func cpuOf(b *testing.B, pid int) time.Duration {
 		b.Skip("needs Linux: ", err)
 	}
 	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	const user, system, ticks = 11, 12, 100 // of proc(5), from the state on
+	const user, system, ticks = 11, 12, 100 // indexes of fields of proc(5), where the state has index 0; ticks per second
 	sum := uint64(0)
 	for _, i := range []int{user, system} {
 		n, err := strconv.ParseUint(fields[i], 10, 64)

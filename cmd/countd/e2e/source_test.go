@@ -15,7 +15,7 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// sourceShown is what a test reads of a source.
+// sourceShown has the fields of a source that tests read.
 type sourceShown struct {
 	State      string `json:"state"`
 	Reason     string `json:"reason"`
@@ -31,7 +31,7 @@ type sourceShown struct {
 // TestSource counts a stream of Redis with three nodes, while the node that reads it and the
 // node that leads most shards are killed:
 //
-//  1. each message is counted once, after all kills, a pause and a seek to the present position;
+//  1. each message is counted once, despite the kills, a pause and a seek to the current position;
 //  2. another node continues to read when the reader is dead;
 //  3. an invalid message becomes a dead letter, at least once;
 //  4. replicas agree.
@@ -98,8 +98,8 @@ func TestSource(t *testing.T) {
 		t.Errorf("%d dead letters, %v", letters, err)
 	}
 
-	// A shard that has just lost its leader may be at another position than the others. The reason
-	// then says so.
+	// Repeat the pause until all shards are at one position. A shard that has just lost its leader
+	// may be at an earlier one, and then the reason names it.
 	var paused sourceShown
 	awaitSource(t, nodes[1], "it is paused with all shards at one position", &paused, func() bool {
 		if paused.State == "paused" && paused.Reason == "" {
@@ -135,7 +135,7 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// awaitSource asks a node for the source until it is as wanted.
+// awaitSource reads the source into shown until holds returns true.
 func awaitSource(t *testing.T, n *proctest.Member, what string, shown *sourceShown, holds func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -17,8 +17,9 @@ import (
 )
 
 // TestSourcesDoc runs the command lines of docs/SOURCES.md in order. It uses a source of NATS,
-// whose positions are numbers like those in the document. It also runs each block of SQL with the
-// configuration after it. After each part, the rows are exact.
+// because its positions are numbers like those in the document. It also runs each block of SQL, and
+// creates a source with the configuration that follows the block. After each part, the counts are
+// exact.
 func TestSourcesDoc(t *testing.T) {
 	beside(t)
 	text, err := os.ReadFile("../../../docs/SOURCES.md")
@@ -47,7 +48,7 @@ func TestSourcesDoc(t *testing.T) {
 		}
 		return path
 	}
-	truth := "id,like\n" // sums of the messages below position 812; the first message has position 1
+	truth := "id,like\n" // the truth file: sums of the messages before position 812, where the first message has position 1
 	for id := range rows {
 		truth += fmt.Sprintf("%d,%d\n", id, (811-id+rows-1)/rows)
 	}
@@ -60,8 +61,8 @@ func TestSourcesDoc(t *testing.T) {
 			}
 		}
 	}
-	// If a broker does not answer, the source names it as the reason. The log has one line
-	// about it, in the log's form.
+	// If a broker does not answer, the source's reason names the error. The node logs it once, and
+	// not in the format of the client library.
 	first := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(doc)[1]
 	n.MustCtl("source", "create", file("down.yaml", strings.Replace(first, "127.0.0.1:6379", proctest.FreePorts(t, 1)[0], 1)))
 	succeeds(t, "the source says why it does not go on", func(context.Context) error {
@@ -85,7 +86,7 @@ func TestSourcesDoc(t *testing.T) {
 	for _, command := range commands {
 		args := words(replace.Replace(command[1]))
 		if args[0] == "reconcile" {
-			if deleted { // the next commands need a counting source
+			if deleted { // the document deletes its source, but the next commands need one
 				n.MustCtl("source", "create", replace.Replace("likes.yaml"))
 				n.MustCtl("source", "show", "likes", "--wait")
 				deleted = false
@@ -101,7 +102,7 @@ func TestSourcesDoc(t *testing.T) {
 		case strings.HasSuffix(command[1], "--wait"):
 			is("counted", func(int) int64 { return messages / rows })
 		case args[0] == "reconcile" && strings.Contains(command[1], "--source") && !strings.Contains(command[1], "--dry-run"):
-			is("corrected", func(int) int64 { return messages / rows }) // the sum of the queue, although some messages counted twice after the seek
+			is("corrected", func(int) int64 { return messages / rows }) // the seek made some messages count twice, and reconcile corrected this
 		case strings.Contains(command[1], "--postgres"):
 			is("as in the database", func(id int) int64 { return int64(id) })
 		}
@@ -113,7 +114,7 @@ func TestSourcesDoc(t *testing.T) {
 	}
 	for i, example := range examples {
 		n.MustCtl("source", "delete", "likes")
-		if i > 0 { // the first reader of the slot ends a moment after its source was deleted
+		if i > 0 { // repeat, because a node reads from the slot until a moment after its source is deleted
 			succeeds(t, "the slot is dropped", func(ctx context.Context) error {
 				return db.do(ctx, "SELECT pg_drop_replication_slot('countd_likes'); DROP PUBLICATION countd")
 			})
@@ -145,8 +146,8 @@ func words(line string) (all []string) {
 	return all
 }
 
-// appDatabase is the database app of a server, with a table likes that has id rows of a post id, and
-// a user countd.
+// appDatabase is a server with a database app and a user countd. The table likes of app has id rows
+// for each post id.
 type appDatabase struct{ addr string }
 
 func startAppDatabase(t *testing.T) *appDatabase {

@@ -17,18 +17,19 @@ import (
 
 const (
 	queueRows  = 40 // of each queue
-	queueBatch = 20 // messages of one write
-	// These are the pauses of a writer after each write, in the long form and in the short form.
+	queueBatch = 20 // number of messages in one write
+	// queueRest and queueRestShort are a writer's pauses between two writes, in the long form and
+	// in the short form.
 	queueRest      = 20 * time.Millisecond
 	queueRestShort = 60 * time.Millisecond
 )
 
-// TestSourceKills counts queues of Redis, NATS, PostgreSQL and Kafka at once with three nodes,
-// during writes, and kills brokers and nodes:
+// TestSourceKills counts queues of Redis, NATS, PostgreSQL and Kafka with three nodes, all at the
+// same time and during writes. It kills brokers and nodes:
 //
-//  1. the sums are those of the messages in the queues;
-//  2. another node reads a source when its reader is dead, and reading continues after its broker
-//     was killed and restarted;
+//  1. the counts are the sums of the messages in the queues;
+//  2. another node continues to read a source when its reader is dead. Reading also continues after
+//     a kill and restart of the broker;
 //  3. no message is refused;
 //  4. replicas agree.
 func TestSourceKills(t *testing.T) {
@@ -60,7 +61,7 @@ func TestSourceKills(t *testing.T) {
 		return shown, err
 	}
 	for round := range short(2, 12) {
-		// Kill the reader of one of the queues, or the node that leads most.
+		// In turn, kill the reader of one of the queues, or the node that leads most shards.
 		victim, _ := c.LeaderOfMost()
 		if round%2 == 0 {
 			shown, err := show(nodes[0], queues[round/2%len(queues)])
@@ -68,7 +69,7 @@ func TestSourceKills(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, n := range nodes {
-				if len(shown.Partitions) > 0 && n.Name == shown.Partitions[0].Node { // none before it is read
+				if len(shown.Partitions) > 0 && n.Name == shown.Partitions[0].Node { // there is no partition before a node reads the queue
 					victim = n
 				}
 			}

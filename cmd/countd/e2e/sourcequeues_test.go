@@ -21,16 +21,16 @@ import (
 // queue is a queue of a real broker, and a source that counts it.
 type queue struct {
 	name   string
-	config string // YAML, without the name
+	config string // YAML of the source, without its name
 	first  uint64 // id of its first row
 	broker *proctest.Server
 	// write writes messages. After an error, the messages may or may not be in the queue.
 	write func(ctx context.Context, likes []like) error
-	// sums returns what the messages that are there add up to, by row.
+	// sums returns, by row, the sum of all messages in the queue.
 	sums func(ctx context.Context) (map[uint64]int64, error)
 }
 
-// like is a message: n more likes of a post.
+// like is a message that adds n likes to a post.
 type like struct {
 	id uint64
 	n  int64
@@ -40,7 +40,7 @@ func (l like) String() string {
 	return fmt.Sprintf(`{"keyspace":"posts","id":%d,"add":{"like":%d}}`, l.id, l.n)
 }
 
-// total adds messages up.
+// total is the sum of messages, by row.
 type total map[uint64]int64
 
 func (sum total) add(message []byte) error {
@@ -151,8 +151,8 @@ func startNATSQueue(t testing.TB) *queue {
 	}
 }
 
-// startPostgresQueues starts one server with two queues: an outbox, whose messages are also stored
-// in a table, and the changes of another table.
+// startPostgresQueues starts one server with two queues. One is an outbox, whose messages are also
+// stored in a table. The other is the changes of another table.
 func startPostgresQueues(t testing.TB) []*queue {
 	server := proctest.StartPostgres(t)
 	dsn := "postgres://postgres@" + server.Addr + "/postgres?sslmode=disable"
@@ -212,7 +212,8 @@ func startPostgresQueues(t testing.TB) []*queue {
 		}
 		return err
 	}, "sent")
-	// Among every seven rows, one replaces another row, and one moves another row to its own post.
+	// Each like inserts a row. In addition, one like in seven deletes an older row, and one in
+	// seven moves an older row to its own post.
 	rows := of("rows", "slot: rows\nformat: debezium\nmap: {keyspace: posts, id: $.post_id, column: like, add: $.weight}\n", func(ctx context.Context, tx pgx.Tx, l like) error {
 		_, err := tx.Exec(ctx, "INSERT INTO likes (post_id, weight) VALUES ($1, $2)", l.id, l.n)
 		switch {
@@ -228,8 +229,8 @@ func startPostgresQueues(t testing.TB) []*queue {
 
 func startKafkaQueue(t testing.TB) *queue {
 	server := proctest.StartKafka(t)
-	// Without idempotence, a producer continues after any error. The expected sums come from the
-	// topic.
+	// Disable idempotence, because without it a producer can continue after any error. A duplicate
+	// does no harm, because the expected sums come from the topic.
 	client, err := kgo.NewClient(kgo.SeedBrokers(server.Addr), kgo.DefaultProduceTopic("likes"), kgo.DisableIdempotentWrite(), kgo.UnknownTopicRetries(-1))
 	if err != nil {
 		t.Fatal(err)
@@ -272,7 +273,8 @@ func startKafkaQueue(t testing.TB) *queue {
 	}
 }
 
-// messagesOf returns the number of messages of the topic. No message expires.
+// messagesOf returns the number of messages in the topic, which is the sum of the partitions' ends
+// because no message expires.
 func messagesOf(ctx context.Context, client *kgo.Client) (messages int64, err error) {
 	topic := kmsg.NewListOffsetsRequestTopic()
 	topic.Topic = "likes"
@@ -298,7 +300,7 @@ func messagesOf(ctx context.Context, client *kgo.Client) (messages int64, err er
 	return messages, nil
 }
 
-// succeeds tries until there is no error.
+// succeeds repeats try until it returns no error.
 func succeeds(t testing.TB, what string, try func(ctx context.Context) error) {
 	t.Helper()
 	const triesFor, pause = 90 * time.Second, 20 * time.Millisecond

@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// pollEvery is the first pause between two polls. The pause grows with the time waited, because
-	// polls take processor time from the process for which they wait.
+	// pollEvery is the first pause between two polls. Pauses grow during a wait, because polls take
+	// processor time from the process under test.
 	pollEvery    = 5 * time.Millisecond
 	pollEveryMax = 100 * time.Millisecond
-	// exitTimeout is generous, because the machine may be busy. The exit code distinguishes a
-	// process that ends by itself at once from a process that ends later.
+	// exitTimeout is generous, because the machine may be busy. A test that a process exits at once
+	// checks the exit code, not the time.
 	exitTimeout = 30 * time.Second
 )
 
@@ -49,12 +49,12 @@ func eventuallyIn(t *testing.T, timeout time.Duration, what string, holds func()
 func TestStartWithoutFlags(t *testing.T) {
 	const readyMax, triesMax = 2 * time.Second, 10
 	var took []time.Duration
-	// Other tests may use the machine for a moment, so one start in time is proof enough.
+	// Only one start has to be in time, because other tests may use the machine for a moment.
 	for range triesMax {
 		n := proctest.NewNode(t, bin, "")
 		n.Cwd = t.TempDir()
 		for i, name := range []string{"HTTP", "CLUSTER", "GOSSIP"} {
-			n.Env = append(n.Env, "COUNTD_"+name+"_ADDR="+n.Args[2*i+3]) // free ports, by no flag
+			n.Env = append(n.Env, "COUNTD_"+name+"_ADDR="+n.Args[2*i+3]) // set free ports in the environment instead of by flags
 		}
 		n.Args = nil
 		began := time.Now()
@@ -100,7 +100,7 @@ func TestSecondProcessIsRefused(t *testing.T) {
 	}
 	first.MustCtl("incr", "7", "like=2")
 	first.Kill()
-	second.StartReady() // the lock ended with the killed process
+	second.StartReady() // the kill released the lock
 }
 
 func TestAnotherNodeIDIsRefused(t *testing.T) {
@@ -127,7 +127,7 @@ func TestAnotherLogStoreIsRefused(t *testing.T) {
 	if code := n.Exited(exitTimeout); code != 1 || !strings.Contains(n.Log(), "holds logs of shared, and boltdb was asked for") {
 		t.Errorf("exit code %d:\n%s", code, n.Log())
 	}
-	n.Args = whole[:len(whole)-1] // without --log-store: the node uses the log store of its directory
+	n.Args = whole[:len(whole)-1] // without --log-store, the node uses the log store of its directory
 	n.StartReady()
 }
 
@@ -152,7 +152,7 @@ func TestTakenPortIsToldAndGivesTheDirectoryBack(t *testing.T) {
 	}
 }
 
-// A node refuses a memory limit that it cannot keep before it creates any file.
+// If a node cannot keep its memory limit, it exits before it creates any file.
 func TestTooLittleMemoryIsToldAtOnce(t *testing.T) {
 	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir(), "--memory-limit=1")
@@ -163,7 +163,7 @@ func TestTooLittleMemoryIsToldAtOnce(t *testing.T) {
 	mustBeNobodys(t, n.Dir)
 }
 
-// A node that is a cluster by itself warns that it cannot join a cluster of several nodes.
+// A node that already is a cluster of one node warns that it ignores --join.
 func TestClusterOfOneJoinsNoOther(t *testing.T) {
 	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir())
@@ -179,7 +179,7 @@ func TestClusterOfOneJoinsNoOther(t *testing.T) {
 	}
 }
 
-// mustBeNobodys checks that a directory became no node's.
+// mustBeNobodys checks that a failed start did not turn dir into the data directory of a node.
 func mustBeNobodys(t *testing.T, dir string) {
 	t.Helper()
 	for _, name := range []string{"node.json", "groups"} {
@@ -189,7 +189,7 @@ func mustBeNobodys(t *testing.T, dir string) {
 	}
 }
 
-// At INFO, a start logs what an operator wants to know about it, and no step of raft.
+// At level INFO, a start logs only what an operator needs, without messages of raft.
 func TestLogOfAStart(t *testing.T) {
 	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir())
@@ -247,7 +247,7 @@ func TestPrintingCommandsTouchNothing(t *testing.T) {
 	}
 }
 
-// slowRequest sends the head of a request whose body never comes.
+// slowRequest sends the header of a request, but never its whole body.
 func slowRequest(t *testing.T, n *proctest.Node) {
 	t.Helper()
 	conn, err := net.Dial("tcp", n.Addr)
@@ -285,11 +285,11 @@ func TestSecondSignalExitsAtOnce(t *testing.T) {
 	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir())
 	n.StartReady()
-	slowRequest(t, n) // holds the stop for its seconds
+	slowRequest(t, n) // delays the stop by seconds
 	n.MustCall(http.MethodGet, "/healthz", nil, nil)
 	n.Signal(syscall.SIGTERM)
 	eventually(t, "the first signal is heeded", func() bool { return strings.Contains(n.Log(), "stopping") })
-	eventually(t, "a second signal is heeded", func() bool { // a signal that comes within a second does not count
+	eventually(t, "a second signal is heeded", func() bool { // repeat the signal, because the node ignores one that arrives within a second of the first
 		n.Signal(syscall.SIGTERM)
 		return strings.Contains(n.Log(), "exiting at once")
 	})

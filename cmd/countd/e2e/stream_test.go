@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	higgsSet      = "../../../../shared/data/higgs_events.csv.gz" // beside the repository; may be missing
-	streamShort   = 60_000                                        // events, unless all are asked for
-	streamWhole   = 560_000                                       // events that stand in for the file
+	higgsSet      = "../../../../shared/data/higgs_events.csv.gz" // outside the repository; may be missing
+	streamShort   = 60_000                                        // number of events that are used unless whole is set
+	streamWhole   = 560_000                                       // number of events that are made up if the file is missing
 	eventsToPosts = "retweet=repost,mention=comment,reply=like"
 )
 
-// stream is a file of events: item, t, event.
+// stream is a file of events with the columns item, t and event, and its expected counts.
 type stream struct {
 	file   string
 	events int
@@ -41,8 +41,8 @@ func higgs(t *testing.T, whole bool) *stream {
 	return s
 }
 
-// higgsRecords returns these events as records of item, t and event. Unless whole is set, it returns
-// only the first n of them.
+// higgsRecords returns the events of higgs as records of item, t and event. Unless whole is set, it
+// returns only the first n of them.
 func higgsRecords(t *testing.T, n int, whole bool) [][]string {
 	t.Helper()
 	records, there := recordsOf(t, higgsSet)
@@ -55,7 +55,8 @@ func higgsRecords(t *testing.T, n int, whole bool) [][]string {
 	return records
 }
 
-// recordsOf returns the rows of a packed file of real data, if the file exists.
+// recordsOf returns the rows of a compressed CSV file of real data. there is false if the file is
+// missing.
 func recordsOf(t *testing.T, path string) (records [][]string, there bool) {
 	t.Helper()
 	packed, err := os.ReadFile(path)

@@ -16,13 +16,13 @@ import (
 const (
 	timelineAuthors = 20
 	timelineUsers   = 12
-	// timelinePost is the id of the first post, and timelineStep the distance to the next one. So
-	// all posts are younger than --outbox-keep.
+	// timelinePost is the id of the first post, and timelineStep is the distance to the next one.
+	// With these values, all posts are younger than --outbox-keep.
 	timelinePost = 4_467_107_636_950_632
 	timelineStep = 1 << 16
 )
 
-// timelineModel is timelines as a naive program would have them.
+// timelineModel is a naive model of timelines.
 type timelineModel struct {
 	posts   map[client.ID][]client.ID        // by author
 	follows map[client.ID]map[client.ID]bool // by user
@@ -40,7 +40,7 @@ func (m *timelineModel) timeline(user client.ID) (all []client.Post) {
 	return all
 }
 
-// timelineRun is a model, and a client of the cluster that it holds for.
+// timelineRun is a model of timelines, and a client of the cluster that must agree with it.
 type timelineRun struct {
 	t     *testing.T
 	rand  *rand.Rand
@@ -49,13 +49,13 @@ type timelineRun struct {
 	keys  int // used so far
 }
 
-// TestTimelinesEqualModelThroughKills publishes, deletes, follows and unfollows, sometimes
-// twice under one key, while nodes are killed, one after the other, replicas move to a fourth
-// node, and idle outboxes and feeds move to disk. With each node down, and at the end on every
-// node:
+// TestTimelinesEqualModelThroughKills publishes, deletes, follows and unfollows. It repeats some
+// writes under the same key. Meanwhile nodes are killed one after the other, replicas move to a
+// fourth node, and idle outboxes and feeds move to disk. The test checks the following while each
+// node is down, and at the end through every node:
 //
 //  1. the timeline of each user, page by page, equals the model's;
-//  2. the posts of each author are counted once each;
+//  2. each author's count of posts is exact;
 //  3. replicas have the same digests.
 func TestTimelinesEqualModelThroughKills(t *testing.T) {
 	beside(t)
@@ -108,8 +108,8 @@ func clientOf(t *testing.T, nodes ...*proctest.Member) *client.Client {
 	return c
 }
 
-// act makes a random change in the cluster and in the model. The client repeats the change under
-// its key until the outcome is known.
+// act makes a random change in the cluster and in the model. The client repeats the change, under
+// one key, until the outcome is known.
 func (r *timelineRun) act() {
 	r.t.Helper()
 	author, user := client.ID(1+r.rand.IntN(timelineAuthors)), client.ID(100+r.rand.IntN(timelineUsers))
@@ -144,7 +144,8 @@ func (r *timelineRun) act() {
 	}
 }
 
-// publish changes the posts of an author, sometimes by two requests under one key.
+// publish makes an author's posts equal to posts by calling write, in half of the cases twice under
+// one key.
 func (r *timelineRun) publish(author client.ID, posts []client.ID, write func(client.WriteOptions) (client.PostResult, error)) {
 	r.t.Helper()
 	r.keys++
@@ -200,8 +201,8 @@ func (r *timelineRun) pages(user client.ID) (all []client.Post) {
 	}
 }
 
-// TestPostOfAStar: a post by an author whom everybody follows is on every follower's page at the
-// next read, and disappears once it is deleted.
+// TestPostOfAStar: everybody follows one author. Every follower's next read contains the author's
+// new post, and the next read after its deletion does not.
 func TestPostOfAStar(t *testing.T) {
 	beside(t)
 	followers := short(300, 1_000_000)

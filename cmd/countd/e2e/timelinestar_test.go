@@ -12,30 +12,30 @@ import (
 
 const (
 	star          = 7
-	starFollowee0 = 1000 // the first id of the other users whom each follower follows
+	starFollowee0 = 1000 // lowest id of the other users whom followers follow
 	starFollower0 = 1_000_000
 	// starPage is the number of posts of a page. The star begins with twice as many posts.
 	starPage = 12
 )
 
-// starRun is a cluster, and followers of an author who alone publishes.
+// starRun is a cluster with followers of one author, the star. No other author publishes.
 type starRun struct {
 	*testing.T
 	c         *proctest.Cluster
 	http      *client.Client
 	followers int
 	keys      int
-	last      client.ID   // the newest id so far
+	last      client.ID   // id of the newest post
 	posts     []client.ID // newest first
 }
 
-// TestPostOfAStarThroughFaults: each post is on the page of every follower at the next read,
-// once, and each deleted post on none, while
+// TestPostOfAStarThroughFaults: the next page of every follower contains each post exactly once,
+// and no deleted post, while
 //
 //  1. a node is down after kill -9, each time a different node;
-//  2. replicas of all shards of users and feeds move to the node that has none;
+//  2. for each shard of users and feeds, a replica moves to the node that has none;
 //  3. outboxes and feeds are on disk;
-//  4. writes are repeated, under their key and without it.
+//  4. writes are repeated, under the same key and under another key.
 func TestPostOfAStarThroughFaults(t *testing.T) {
 	beside(t)
 	r := &starRun{
@@ -86,7 +86,7 @@ func TestPostOfAStarThroughFaults(t *testing.T) {
 	}
 }
 
-// publish publishes the next post, and repeats that.
+// publish publishes the next post. It repeats the write.
 func (r *starRun) publish() {
 	r.Helper()
 	r.last += timelineStep
@@ -96,7 +96,7 @@ func (r *starRun) publish() {
 	})
 }
 
-// remove removes one of the newest posts, and repeats that.
+// remove removes the post at the index at of r.posts. It repeats the write.
 func (r *starRun) remove(at int) {
 	r.Helper()
 	id := r.posts[at]
@@ -125,7 +125,7 @@ func (r *starRun) check() {
 	for i := range r.followers {
 		user := client.ID(starFollower0 + i)
 		var page client.PostPage
-		eventually(r.T, "all shards can be read", func() bool { // the page names a shard that has no leader yet
+		eventually(r.T, "all shards can be read", func() bool { // repeat the read while a shard has no leader
 			var err error
 			if page, err = r.http.Timeline(r.Context(), user, client.PostQuery{Limit: starPage}, linearizableRead); err != nil {
 				r.Fatal(err)
@@ -138,8 +138,8 @@ func (r *starRun) check() {
 	}
 }
 
-// awaitSpilled waits until every replica of the star's shard has the outbox on disk, and most
-// feeds are there too.
+// awaitSpilled waits until every replica of the star's shard has moved the outbox to disk, and most
+// feeds are on disk too.
 func (r *starRun) awaitSpilled() {
 	r.Helper()
 	eventually(r.T, "outboxes and feeds leave memory", func() bool {
@@ -153,8 +153,8 @@ func (r *starRun) awaitSpilled() {
 	})
 }
 
-// moveTimelines orders the move of a replica of each shard of users and feeds to a node that has
-// none, and does not wait for the moves.
+// moveTimelines orders one move for each shard of users and feeds: of a replica to a node that has
+// none. It does not wait for the moves.
 func moveTimelines(t *testing.T, c *proctest.Cluster) {
 	t.Helper()
 	nodes := c.Nodes()

@@ -21,7 +21,7 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// tlsNode is a node whose clients need TLS and a certificate.
+// tlsNode is a node that requires TLS and a client certificate.
 type tlsNode struct {
 	*proctest.Node
 	dir string
@@ -38,7 +38,7 @@ func newTLSNode(t *testing.T, ca *must.Authority) tlsNode {
 	return tlsNode{n, dir}
 }
 
-// reload makes the node read its files, and waits until it has.
+// reload makes the node reread its certificate files, and waits until it uses them.
 func (n tlsNode) reload(t *testing.T, subject string) {
 	t.Helper()
 	n.Signal(syscall.SIGHUP)
@@ -58,11 +58,11 @@ func redisPing(addr string, config *tls.Config) (string, error) {
 	return bufio.NewReader(conn).ReadString('\n')
 }
 
-// TestTLSRotates: while the certificate of a node and its clients' authorities change under
-// load,
+// TestTLSRotates: a node's certificate and the authorities of its clients change under load.
+// Meanwhile
 //
-//  1. no request and no command fails, on a new connection or on a kept one;
-//  2. the node uses the new certificate, and never a bad one;
+//  1. no HTTP request and no Redis command fails, on a new or an existing connection;
+//  2. the node uses the new certificate, and ignores an invalid one;
 //  3. the metrics show both.
 func TestTLSRotates(t *testing.T) {
 	t.Parallel()
@@ -149,8 +149,8 @@ func TestBeyondLoopbackIsRefused(t *testing.T) {
 	}
 }
 
-// TestTLSRefusals checks that a node refuses clients without TLS, and clients without a
-// certificate, in their own protocol, and that the log has the reason.
+// TestTLSRefusals checks that a node refuses clients without TLS and clients without a certificate.
+// It answers in the client's protocol, HTTP or Redis, and logs the reason.
 func TestTLSRefusals(t *testing.T) {
 	t.Parallel()
 	ca := must.NewAuthority(t)

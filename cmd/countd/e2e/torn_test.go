@@ -19,16 +19,15 @@ import (
 )
 
 // openTimeout bounds the time in which a node must refuse a damaged directory or serve it.
-// A node that does neither leaves its operator without an answer.
 const openTimeout = 20 * time.Second
 
-// bitFlips is how many flips of one bit anywhere in a log are tried.
+// bitFlips is how many single-bit flips, at random places in a log, TestFlippedBits tries.
 const bitFlips = 16
 
 // damagesTried is how many of the damages of files one run tries, without the flag -all-damages.
 const damagesTried = 30
 
-// damages are the ways in which disks, crashes and copies damage a file.
+// damages are the ways in which a disk, a crash or an incomplete copy damages a file, by name.
 var damages = map[string]func(raw []byte) []byte{
 	"emptied":       func([]byte) []byte { return []byte{} },
 	"cut in half":   func(raw []byte) []byte { return raw[:len(raw)/2] },
@@ -48,7 +47,7 @@ var damages = map[string]func(raw []byte) []byte{
 	removed: func([]byte) []byte { return nil },
 }
 
-// removed is the only damage of a file without bytes.
+// removed names the only damage that an empty file can have.
 const removed = "removed"
 
 // TestDamagedFiles starts a node on a directory with one damaged file. It picks kinds of files and
@@ -74,7 +73,7 @@ func damagedFiles(t *testing.T, logStore string, want []string) {
 			t.Fatalf("no %s in the data directory: %v", kind, kinds)
 		}
 	}
-	if logStore != "--log-store="+defaultLogStore() { // the run with the default log store covers the other kinds of files
+	if logStore != "--log-store="+defaultLogStore() { // other kinds of files are the same for both log stores
 		maps.DeleteFunc(kinds, func(kind, _ string) bool { return !slices.Contains(want, kind) })
 	}
 	type damaged struct{ kind, damage string }
@@ -100,8 +99,8 @@ func damagedFiles(t *testing.T, logStore string, want []string) {
 	}
 }
 
-// TestLostFiles is TestDamagedFiles for a missing log that is the only copy of all counts. A node
-// that started the group with an empty log would serve zeros.
+// TestLostFiles is like TestDamagedFiles, but a log that is the only copy of all counts is missing.
+// A node that started the group with an empty log would serve zeros.
 func TestLostFiles(t *testing.T) {
 	t.Parallel()
 	eachLogStore(t, lostFiles)
@@ -139,8 +138,8 @@ func lostFiles(t *testing.T, logStore string) {
 	}
 }
 
-// TestFlippedBits is TestDamagedFiles for flips of single bits anywhere in a log that is the only
-// copy of all counts.
+// TestFlippedBits is like TestDamagedFiles, but flips single bits in a log that is the only copy of
+// all counts.
 func TestFlippedBits(t *testing.T) {
 	t.Parallel()
 	eachLogStore(t, flippedBits)
@@ -171,11 +170,11 @@ func flippedBits(t *testing.T, logStore string) {
 	}
 }
 
-// defaultLogStore is the store of nodes that are given none.
+// defaultLogStore returns the log store of nodes that start without --log-store.
 func defaultLogStore() string { return cmp.Or(os.Getenv("COUNTD_LOG_STORE"), "shared") }
 
-// part returns the part of a damaged file's path that a refusal must name: the directory of the
-// group or snapshot that holds the file, or the file itself.
+// part returns the part of a damaged file's path that a refusal must name. This is the directory of
+// the group or snapshot that contains the file, or else the file.
 func part(file string) string {
 	dir := filepath.Dir(file)
 	if dir == "." || filepath.Ext(file) == segmentSuffix {
@@ -184,7 +183,8 @@ func part(file string) string {
 	return filepath.Base(dir)
 }
 
-// servesRightOrRefuses starts a node on a partly damaged directory.
+// servesRightOrRefuses starts a node on a damaged directory. The node must serve the counts of l,
+// or refuse to start and name part.
 func servesRightOrRefuses(t *testing.T, dir, part string, l *ledger) {
 	t.Helper()
 	n := proctest.NewNode(t, bin, dir)
@@ -226,7 +226,7 @@ func killedNode(t *testing.T, logStore string, snapshot bool) (dir string, l *le
 	n.Kill()
 	w.wait(t)
 	n.StartReady()
-	l.check(t, n) // after this, no increment has an unknown outcome
+	l.check(t, n) // resolves increments of unknown outcome
 	n.Kill()
 	return n.Dir, l
 }
@@ -234,7 +234,7 @@ func killedNode(t *testing.T, logStore string, snapshot bool) (dir string, l *le
 // stoppedFiles holds the files of a node that does not run, by their paths in its directory. Paths of
 // directories end in a separator.
 type stoppedFiles map[string]struct {
-	data []byte // up to the zeros at the end
+	data []byte // contents without the zeros at the end
 	size int64
 }
 
@@ -278,7 +278,8 @@ func (files stoppedFiles) copy(t *testing.T) (dir string) {
 	return dir
 }
 
-// Segments of a log and snapshots have unique file names. These are their kinds.
+// These are the kinds of segments of a log, and of snapshots, whose file names differ from node to
+// node.
 const (
 	segmentSuffix = ".log"
 	newestSegment = "newest segment"
@@ -289,8 +290,8 @@ const (
 	snapshotKind   = "snapshot"
 )
 
-// kindOf returns the kind of a file: its name or, for a segment, one of three kinds. The next
-// segment exists in advance and is still empty.
+// kindOf returns the kind of a file. This is its file name, except for segments and snapshots. The
+// next segment of a log exists in advance and is still empty.
 func kindOf(t *testing.T, path string) string {
 	t.Helper()
 	switch filepath.Ext(path) {

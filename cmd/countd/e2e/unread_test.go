@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// once repeats a request under a key until it gets a final answer. The function node returns the
-// node for each try.
+// once repeats a request under a key until the answer is final. Each try sends it to the node that
+// the function node returns.
 func once(ctx context.Context, node func() *proctest.Node, method, path, key string, body, answer any) error {
 	header := http.Header{"Idempotency-Key": {key}, "Countd-Timeout": {"3s"}}
 	for {
@@ -39,13 +39,14 @@ type userRow struct {
 	Duplicate bool
 }
 
-// TestResetsRaceIncrements: 8 writers increment, and 8 readers read counts and reset the counts
-// that they saw. The node is killed meanwhile, and every request is repeated until it is answered:
+// TestResetsRaceIncrements: 8 writers increment counts. 8 readers read counts, and then reset by
+// the counts that they read. The node is killed meanwhile. Every write is repeated until it is
+// answered:
 //
 //  1. the sum of the cleared and the remaining counts is exactly the sum of the increments;
 //  2. no number is ever below zero;
-//  3. if only a repeat of a reset was answered, the cleared counts are unknown. The sum is then at
-//     most the sum of the increments.
+//  3. if only a repeat of a reset is answered, it is unknown how much the reset cleared. The sum is
+//     then at most the sum of the increments.
 func TestResetsRaceIncrements(t *testing.T) {
 	t.Parallel()
 	const users, writers, readers = 5, 8, 8
@@ -97,7 +98,7 @@ func TestResetsRaceIncrements(t *testing.T) {
 		n.Kill()
 		n.StartReady()
 	}
-	for user := range users { // a last round, because the kills may have left the clients little time
+	for user := range users { // wait, because the kills may have left the clients little time
 		eventually(t, "each user's numbers were incremented and cleared", func() bool {
 			return t.Failed() || added[user].Load() > 0 && cleared[user].Load() > 0
 		})
@@ -117,8 +118,8 @@ func TestResetsRaceIncrements(t *testing.T) {
 	}
 }
 
-// TestClusterKeepsUnread: in a cluster that loses a node and has it back, all kinds
-// of unread numbers are counted once, through every node, and the replicas agree.
+// TestClusterKeepsUnread: a cluster loses a node and regains it. Writes through every node to all
+// kinds of unread numbers count once, and the replicas agree.
 func TestClusterKeepsUnread(t *testing.T) {
 	beside(t)
 	c := newCluster(t, proctest.Options{Nodes: 3})

@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestCountctlUnread runs every command about unread numbers. Then it backs them up and restores
-// them into another node, whose answers must be the same.
+// TestCountctlUnread runs every command about unread numbers. Then it backs up the node and
+// restores the backup into another node, which must give the same answers.
 func TestCountctlUnread(t *testing.T) {
 	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir())

@@ -50,10 +50,10 @@ func startUpgrade(t *testing.T, older, newer proctest.Binaries, options proctest
 	return &upgrading{t: t, load: l, c: c, at: c.Nodes()[0], older: older, newer: newer}
 }
 
-// TestUpgradeUnderLoad upgrades a cluster node by node while replicas move, and then
-// raises the cluster version. Nodes end by stops and by kills. Then
+// TestUpgradeUnderLoad upgrades a cluster node by node while replicas move, and then raises the
+// cluster version. It stops some nodes and kills others. Then
 //
-//  1. every move that was ordered before the version rose has ended;
+//  1. every move that was ordered before the version rose is complete;
 //  2. a replica that leaves its node can come back, as in
 //     TestClusterReplicaReturnsKilled;
 //  3. each count is the sum of the answered writes, one order explains all other answers, and
@@ -82,8 +82,8 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	u.end()
 }
 
-// TestUpgradeHeld upgrades a cluster node by node while its version is held, returns one node to
-// the previous program and upgrades it again, and then raises the version. Before and after the
+// TestUpgradeHeld upgrades a cluster node by node while its version is held. It returns one node to
+// the previous program and upgrades it again. Then it raises the version. Before and after the
 // version rises, a replica leaves its node and comes back, as in TestClusterReplicaReturnsKilled.
 func TestUpgradeHeld(t *testing.T) {
 	u := startUpgrading(t)
@@ -97,9 +97,9 @@ func TestUpgradeHeld(t *testing.T) {
 	u.end()
 }
 
-// TestUpgradeWhileReplicaIsAway upgrades a cluster while a replica is away from its node, where the
-// previous program deleted it, and while a voter is down that does not know of the move. That voter
-// comes back with the previous program.
+// TestUpgradeWhileReplicaIsAway upgrades a cluster after the previous program moved a replica away
+// from its node. During the move and the upgrade, another voter is down. This voter does not know
+// of the move, and comes back with the previous program.
 func TestUpgradeWhileReplicaIsAway(t *testing.T) {
 	u := startUpgrading(t)
 	r := newReturn(t, u.c, 0)
@@ -150,7 +150,7 @@ func (u *upgrading) version(at *proctest.Member) admin.ClusterVersion {
 	return ctl[admin.ClusterVersion](u.t, at, "upgrade", "status")
 }
 
-// raiseVersion raises the cluster version to what the new program speaks.
+// raiseVersion raises the cluster version to the latest that the new program supports.
 func (u *upgrading) raiseVersion() {
 	u.t.Helper()
 	eventually(u.t, "all nodes are known to speak a later version", func() bool { v := u.version(u.at); return *oldCountd != "" || v.Max > v.Version })
@@ -163,7 +163,7 @@ func (u *upgrading) raiseVersion() {
 	}
 }
 
-// whileMoving moves replicas until f has returned and so many were moved.
+// whileMoving moves replicas until f has returned and at least count replicas were moved.
 func (u *upgrading) whileMoving(phase string, count int64, f func()) {
 	u.t.Helper()
 	mover := u.c.StartMoves()
@@ -174,7 +174,7 @@ func (u *upgrading) whileMoving(phase string, count int64, f func()) {
 	u.t.Logf("%s: %d replicas were moved, %d of them back", phase, moved, back)
 }
 
-// returns makes a replica of each of two shards return to its node.
+// returns runs the fault of TestClusterReplicaReturnsKilled for two shards.
 func (u *upgrading) returns() {
 	u.t.Helper()
 	for shard := range 2 {
@@ -183,7 +183,7 @@ func (u *upgrading) returns() {
 	}
 }
 
-// end holds the cluster to what its clients were answered.
+// end stops the load and checks all its answers, and compares the replicas.
 func (u *upgrading) end() {
 	u.t.Helper()
 	u.c.AwaitReady(u.c.Nodes()...)

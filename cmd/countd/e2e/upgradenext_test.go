@@ -15,9 +15,10 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// nextVersion turns the program of this tree into one of the next cluster version, with an
-// invented command of the catalog that counts marks. It is also how a command is gated: a
-// constant, a check before it is proposed, and one in apply.
+// nextVersion is a list of replacements that turn this program into one with a further cluster
+// version. The new version adds an invented command to the catalog, which counts marks. The list is
+// also an example of how to gate a command: it has a constant, a check before the proposal, and a
+// check in apply.
 var nextVersion = []struct{ file, old, new string }{
 	{"raftfsm/catalog/version.go", "const ClusterVersionMax = 1\n", `const ClusterVersionMax = versionOfMarks
 
@@ -57,7 +58,7 @@ func (FinalizeChange) make(`},
 	{"api/operate/cluster.go", "\tcase (body.Hold == nil) == (body.Finalize == nil):\n", "\tcase body.Mark != nil:\n\t\treturn admin.MarkChange{}, nil\n\tcase (body.Hold == nil) == (body.Finalize == nil):\n"},
 }
 
-// buildNext builds the program of nextVersion.
+// buildNext builds countd with the replacements of nextVersion.
 func buildNext(t *testing.T) proctest.Binaries {
 	t.Helper()
 	dir := t.TempDir()
@@ -102,7 +103,8 @@ func buildNext(t *testing.T) proctest.Binaries {
 	return next
 }
 
-// mark counts a mark through a node. It returns the status, 0 for an unknown outcome.
+// mark sends the command that counts a mark to a node. It returns the HTTP status, or 0 if the
+// outcome is unknown.
 func mark(n *proctest.Member) (status int) {
 	status, err := n.Call(http.MethodPost, "/v1/admin/version", map[string]bool{"mark": true}, nil)
 	if err != nil {
@@ -120,13 +122,14 @@ func marksAt(n *proctest.Member) (marks int) {
 // TestUpgradeGate upgrades three nodes under load to a program whose next cluster version gates
 // a command:
 //
-//  1. while the version is held, nodes of both programs serve side by side, after stops and
-//     kills, and a node goes back to the program of before;
-//  2. each node of the new program refuses the command with the reason until the version rises;
-//  3. then each takes it, also while a node is killed: all nodes count each answered command,
-//     and none twice;
-//  4. a node with the program of before is refused then, and comes back with the new one;
-//  5. the load sees what TestUpgradeUnderLoad checks.
+//  1. while the version is held, nodes of both programs serve together, also after stops and kills.
+//     A node can return to the previous program;
+//  2. until the version rises, each node with the new program refuses the command and states the
+//     reason;
+//  3. after that each node accepts the command, also while another node is killed. All nodes count
+//     each acknowledged command exactly once;
+//  4. a node with the previous program then cannot take part, but returns with the new program;
+//  5. the answers to the load are correct, as in TestUpgradeUnderLoad.
 func TestUpgradeGate(t *testing.T) {
 	t.Parallel()
 	u := startUpgrade(t, bin, buildNext(t), proctest.Options{})

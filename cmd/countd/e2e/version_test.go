@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/internal/program"
 )
 
-// TestVersionsAgree checks that the programs name one version, whatever is asked.
+// TestVersionsAgree checks that all commands, endpoints and logs name the same version.
 func TestVersionsAgree(t *testing.T) {
 	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir())
@@ -48,7 +48,7 @@ func TestVersionsAgree(t *testing.T) {
 	if err := json.Unmarshal([]byte(n.MustCtl("status", "-o", "json")), &status); err != nil || len(status.Nodes) != 1 {
 		t.Fatalf("status has the nodes %+v, %v", status.Nodes, err)
 	}
-	whole := status.Nodes[0].Version // with the commit, if go build recorded one
+	whole := status.Nodes[0].Version // includes the commit if go build recorded one
 	if m := regexp.MustCompile(`^(\d+\.\d+\.\d+)(\+[0-9a-f]{12}(\.dirty)?)?$`).FindStringSubmatch(whole); m == nil || m[1] != program.Version {
 		t.Errorf("the program is %s, package program has %s", whole, program.Version)
 	}
