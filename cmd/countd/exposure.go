@@ -12,10 +12,10 @@ import (
 
 const resolveTimeout = 5 * time.Second
 
-// openPort is a port that everybody can use who can reach it.
+// openPort is a port that anybody who can reach it can use.
 type openPort struct {
 	setting, addr string
-	lacks         []string // the settings that would close it
+	lacks         []string // the missing settings that would protect it
 }
 
 // openPorts returns the open ports beyond loopback. authenticates reports whether clients must

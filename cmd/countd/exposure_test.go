@@ -7,7 +7,7 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestExposure: a port beyond loopback needs what protects it, or --insecure.
+// TestExposure: a port beyond loopback needs the settings that protect it, or --insecure.
 func TestExposure(t *testing.T) {
 	client := []string{"--tls-cert=a", "--tls-key=b"}
 	peer := []string{"--cluster-tls-cert=a", "--cluster-tls-key=b", "--cluster-tls-ca=c"}

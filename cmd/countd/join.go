@@ -41,8 +41,8 @@ func (p *process) startGossip(c *config) error {
 	return err
 }
 
-// join forms a cluster, alone or with other nodes, or joins one. If the bootstrap server used the
-// port to ask other nodes, join has closed the port and returns nil instead of it.
+// join forms a cluster, alone or with other nodes, or joins one. It returns the port, or nil if a
+// bootstrap server used the port for calls between nodes and has closed it.
 func (p *process) join(c *config, port net.Listener) (net.Listener, error) {
 	id := &p.dir.Identity
 	if id.ClusterID != "" {
@@ -57,12 +57,12 @@ func (p *process) join(c *config, port net.Listener) (net.Listener, error) {
 		port = nil
 		err = errors.Join(err, asked.Close())
 	}
-	p.starting.waitFor(theStart) // former waits for nothing any more
+	p.starting.waitFor(theStart) // former no longer waits
 	return port, err
 }
 
-// former returns the Former of the node and, unless the node will be alone, the bootstrap
-// server through which it asks other nodes.
+// former returns the Former of the node. Unless the node will be alone, it also returns the
+// bootstrap server through which the Former calls other nodes.
 func (p *process) former(c *config, port net.Listener) (*cluster.Former, *rpc.BootstrapServer, error) {
 	var bootstrap *rpc.BootstrapServer
 	id := p.dir.Identity
@@ -105,9 +105,9 @@ func (p promises) SetPromised(set string) error {
 	return nil
 }
 
-// beginServing makes the node admit other nodes, and run the placement when it leads the catalog.
-// It announces the node's cluster only now, because a node that sees the announcement sends this
-// node a JoinRequest.
+// beginServing makes the node admit other nodes, and run the placement while it leads the catalog.
+// It announces the node's cluster after admission is ready, because a node that sees the
+// announcement sends this node a JoinRequest.
 func (p *process) beginServing(c *config) error {
 	p.admission.Store(cluster.NewAdmission(p.dir.Identity.ClusterID, c.ClusterName, nodeCatalog{p.node}, p.gossip))
 	p.starting.node.Store(p.node)
@@ -138,7 +138,7 @@ func (p *process) beginServing(c *config) error {
 	return nil
 }
 
-// accept makes the servers answer requests from clients.
+// accept gives the node to the servers, which from then on serve clients' requests.
 func (p *process) accept() {
 	p.server.Attach(p.node)
 	if p.redis != nil {
@@ -169,8 +169,8 @@ func (p *process) alive(key string) bool {
 	return m.Alive
 }
 
-// liveAddr returns the cluster address that a living node of this cluster announces, or "" if
-// gossip does not know the node.
+// liveAddr returns the cluster address of a living node of this cluster, or "" if gossip knows no
+// such node.
 func (p *process) liveAddr(key string) string {
 	if m, _ := p.gossip.Member(key); m.Alive && m.ClusterID == p.dir.Identity.ClusterID {
 		return m.ClusterAddr

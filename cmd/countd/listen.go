@@ -35,7 +35,7 @@ func listenCluster(c *config) (net.Listener, error) {
 	return listenAt("on the cluster address", "cluster-addr", c.ClusterAddr)
 }
 
-// listenAt listens at the address of a setting. what completes "cannot listen".
+// listenAt listens at the address of a setting. what completes the error "cannot listen …".
 func listenAt(what, setting, addr string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -47,8 +47,8 @@ func listenAt(what, setting, addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// taken reports whether an address is in use, over TCP or UDP. The errors of gossip do not
-// report that.
+// taken reports whether an address is in use for TCP or UDP. The errors of gossip do not contain
+// the cause EADDRINUSE.
 func taken(addr string) bool {
 	l, err := net.Listen("tcp", addr)
 	if err == nil {
@@ -61,7 +61,7 @@ func taken(addr string) bool {
 	return errors.Is(err, syscall.EADDRINUSE) || errors.Is(errUDP, syscall.EADDRINUSE)
 }
 
-// inUse adds the remedy to the error of an address that another process has.
+// inUse adds the remedy to the error of an address that another process uses.
 func inUse(err error, setting string) error {
 	return fmt.Errorf("%w: another process has it; choose another one with --%s", err, setting)
 }

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestPortInUse checks that the error of a port which another process has names the setting that
-// takes another one.
+// TestPortInUse checks the error for a port that another process uses: it names the setting that
+// selects another port.
 func TestPortInUse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -21,12 +21,12 @@ import (
 // The exit codes of countd.
 const (
 	exitOK     = 0
-	exitFailed = 1 // could not start, or met an error that ends the process
+	exitFailed = 1 // the node could not start, or failed later
 	exitUsage  = 2 // an invalid flag, variable, file or command
 )
 
 func main() {
-	redisstream.Quiet() // the errors are in countd's own log
+	redisstream.Quiet() // countd logs these errors itself
 	os.Exit(run(os.Args[1:]))
 }
 
@@ -43,7 +43,7 @@ func run(args []string) int {
 		code = exitUsage
 	}
 	switch {
-	case c.LogFormat == "json": // the reader of the log parses each line
+	case c.LogFormat == "json": // each line must be JSON, including the error
 		c.logger().Error("countd cannot run", "err", err, "exit_code", code)
 	case code == exitUsage:
 		fmt.Fprintf(os.Stderr, "countd: %v\nRun 'countd --help' for the settings.\n", err)

@@ -14,7 +14,7 @@ import (
 
 var manDir = flag.String("man", "", "write the man pages into this directory")
 
-// The program has a man page with every setting: deploy/release.sh ships it.
+// The command that deploy/release.sh uses writes a man page with every setting.
 func TestManPages(t *testing.T) {
 	dir := *manDir
 	if dir == "" {

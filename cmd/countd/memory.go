@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	// gcPercent is the collector's target for a large heap. Most of the heap is tables without
-	// pointers, so a collection scans little more than the headers of their segments. A higher
-	// target would save little time and cost memory in proportion to the tables.
+	// gcPercent is the garbage collector's target (GOGC) for a large heap. Most of the heap is
+	// tables without pointers, so a collection scans little more than the headers of their
+	// segments. A higher target would save little time and cost memory in proportion to the tables.
 	gcPercent = 25
-	// gcHeadroomBytes is the least growth between two cycles. Without it, a small heap would grow
-	// by a quarter, and be collected, many times a second.
+	// gcHeadroomBytes is the least growth of the heap between two collections. Without it, a small
+	// heap would grow by a quarter, and be collected, many times a second.
 	gcHeadroomBytes = 64 << 20
 	// gcTick is how often the target is adjusted to the heap.
 	gcTick = time.Second
@@ -25,10 +25,10 @@ const (
 	idleTicks = 30
 )
 
-// tuneCollector sets the collector for a heap of tables under a limit, 0 for none, and
-// adjusts it until the process ends. It returns the lowest target that applies near the
-// limit. If the operator has set GOGC, it is left unchanged and the result is 0; GOMEMLIMIT
-// is left unchanged too.
+// tuneCollector sets the garbage collector's target for a heap of tables under a memory limit, 0
+// for none, and adjusts it until the process ends. It returns the lowest target, which applies near
+// the limit. If the operator has set GOGC, it changes nothing and returns 0. If GOMEMLIMIT is set,
+// it leaves the runtime's memory limit unchanged.
 func tuneCollector(limit uint64) uint64 {
 	if os.Getenv("GOGC") != "" {
 		return 0
@@ -58,8 +58,8 @@ func tuneCollector(limit uint64) uint64 {
 	return gcPercent
 }
 
-// percentFor returns the target for a live heap, in steps so that it seldom changes. The
-// target is higher for a small heap, as far as the limit allows.
+// percentFor returns the target for a live heap. It doubles gcPercent for a small heap, as far as
+// the limit allows. Because of these steps, the target seldom changes.
 func percentFor(live, limit uint64) int {
 	percent := gcPercent
 	for percent < 100*gcPercent {
@@ -72,25 +72,26 @@ func percentFor(live, limit uint64) int {
 	return percent
 }
 
-// runtimeLimit returns the memory limit of the runtime. The target follows the heap only once per
-// gcTick. Until then, a small heap can grow to several times its size under the old target. An
-// eighth and gcHeadroomBytes are reserved for memory outside the live heap: the runtime's own,
-// stacks, and partly filled spans. If the heap already exceeds the limit, after a start with a
-// lower limit, runtimeLimit avoids endless collections.
+// runtimeLimit returns the memory limit for debug.SetMemoryLimit. The limit is needed because the
+// target follows the heap only once per gcTick: until then, a small heap could grow to several
+// times its size. runtimeLimit adds an eighth and gcHeadroomBytes for memory outside the live heap:
+// the runtime's own, stacks, and partly filled spans. If the live heap already exceeds the limit,
+// for example after a start with a lower limit, runtimeLimit returns more than the limit, which
+// avoids endless collections.
 func runtimeLimit(live, limit uint64) uint64 {
 	heap := min(max(limit, live+live*gcPercent/100), math.MaxInt64/2)
 	return heap + heap/8 + gcHeadroomBytes
 }
 
-// idleness detects that a process is idle after a load. The runtime keeps as much free memory as
-// the target allows, and an idle process does not need it.
+// idleness detects that a process is idle after a load. An idle process can return the free memory
+// that the runtime keeps.
 type idleness struct {
 	allocated uint64 // total at the last tick
 	quiet     int    // idle ticks since the last load, at most idleTicks
 }
 
-// begins is called once a gcTick with the total of allocated bytes, and reports whether an
-// idle phase begins.
+// begins reports whether an idle phase begins. It must be called once per gcTick, with the total of
+// bytes allocated so far.
 func (r *idleness) begins(allocated uint64) bool {
 	loaded := allocated-r.allocated > idleBytes
 	r.allocated = allocated
@@ -104,7 +105,7 @@ func (r *idleness) begins(allocated uint64) bool {
 	return false
 }
 
-// readBytes returns a metric of the runtime that is a number of bytes.
+// readBytes returns the value of a runtime metric in bytes.
 func readBytes(name string) uint64 {
 	sample := []metrics.Sample{{Name: name}}
 	metrics.Read(sample)

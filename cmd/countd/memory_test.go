@@ -40,8 +40,7 @@ func TestPercentUnderALimit(t *testing.T) {
 	}
 }
 
-// The process returns memory once after each load, if it has allocated little for long
-// enough.
+// After each load, an idle phase begins exactly once, after idleTicks idle ticks.
 func TestRestBeginsOnceALoad(t *testing.T) {
 	var r idleness
 	allocated := uint64(1 << 30)

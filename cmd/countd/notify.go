@@ -9,21 +9,20 @@ import (
 	"time"
 )
 
-// notifier reports the state of the process to systemd, or whatever reads NOTIFY_SOCKET:
-// sd_notify(3). A nil notifier does nothing.
+// notifier reports the state of the process to systemd, or to another reader of NOTIFY_SOCKET, as
+// sd_notify(3) does. A nil notifier does nothing.
 type notifier struct {
 	conn   net.Conn
 	logger *slog.Logger
 }
 
-// newNotifier returns nil if NOTIFY_SOCKET is not set or cannot be reached. The process then serves
-// without notifications.
+// newNotifier returns a notifier, or nil if NOTIFY_SOCKET is not set or cannot be reached.
 func newNotifier(logger *slog.Logger) *notifier {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
 		return nil
 	}
-	conn, err := net.Dial("unixgram", path) // a leading @ is an abstract socket
+	conn, err := net.Dial("unixgram", path) // a leading @ means an abstract socket
 	if err != nil {
 		logger.Warn("cannot reach NOTIFY_SOCKET", "err", err)
 		return nil
@@ -41,8 +40,8 @@ func (n *notifier) send(state string) {
 	}
 }
 
-// watchdogEvery returns the interval of watchdog messages: half of the time that
-// WATCHDOG_USEC gives this process, 0 for none.
+// watchdogEvery returns the interval of watchdog messages: half of WATCHDOG_USEC, or 0 if systemd
+// does not watch this process.
 func watchdogEvery() time.Duration {
 	if pid := os.Getenv("WATCHDOG_PID"); pid != "" && pid != strconv.Itoa(os.Getpid()) {
 		return 0

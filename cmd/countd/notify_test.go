@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// What the process tells systemd arrives in the format of sd_notify(3). Without a socket
-// nothing is sent.
+// The messages to systemd have the format of sd_notify(3). Without a socket, nothing is sent.
 func TestNotifier(t *testing.T) {
 	logger := slog.New(slog.DiscardHandler)
 	t.Setenv("NOTIFY_SOCKET", "")
@@ -62,12 +61,12 @@ func TestWatchdogEvery(t *testing.T) {
 	}
 }
 
-// A second signal to stop that comes at once belongs to the same stop.
+// A second stop signal that follows at once counts as the same signal.
 func TestSignalsTogetherAreOne(t *testing.T) {
 	signals, got := make(chan os.Signal), make(chan os.Signal, 1)
 	go func() { got <- awaitAnother(signals, time.Now(), time.Hour) }()
 	for range 3 {
-		signals <- os.Interrupt // each is taken, and none returned
+		signals <- os.Interrupt // awaitAnother must receive each signal, but return none of them
 	}
 	close(signals)
 	if s := <-got; s != nil {

@@ -48,7 +48,8 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// TestDocsNameMetrics finds each metric that a page for operators names in the reference.
+// TestDocsNameMetrics checks that the reference contains each metric that a page for operators
+// names.
 func TestDocsNameMetrics(t *testing.T) {
 	text, err := os.ReadFile(referenceFile)
 	if err != nil {
@@ -91,7 +92,7 @@ units, such as ` + "`10m`, `48h` or `30d`" + `.
 	root := rootCommand(newConfig())
 	root.PersistentFlags().VisitAll(func(f *pflag.Flag) {
 		value := f.DefValue
-		if f.Value.Type() == "duration" { // 10m0s is 10m, and 24h0m0s is 24h
+		if f.Value.Type() == "duration" { // shorten 10m0s to 10m, and 24h0m0s to 24h
 			value = regexp.MustCompile(`^(.*h)0m0s$|^(.*m)0s$`).ReplaceAllString(value, "$1$2")
 		}
 		if value != "" {
@@ -131,8 +132,8 @@ type referenceMetric struct {
 	labels           []string
 }
 
-// metricsOf returns the metrics of a node that was started with each part that has metrics.
-// It leaves out those of client_golang's collectors, which differ by operating system.
+// metricsOf returns the metrics of a node that runs every part with metrics. It leaves out the
+// metrics of client_golang's collectors, which differ by operating system.
 func metricsOf(t *testing.T) []referenceMetric {
 	t.Helper()
 	p := startedWithEverything(t)
@@ -184,7 +185,7 @@ func metricsOf(t *testing.T) []referenceMetric {
 	return slices.SortedFunc(maps.Values(byName), func(a, b referenceMetric) int { return cmp.Compare(a.name, b.name) })
 }
 
-// startedWithEverything starts a node with each part that has metrics of its own.
+// startedWithEverything starts a node with every part that has metrics.
 func startedWithEverything(t *testing.T) *process {
 	t.Helper()
 	c := newConfig()
@@ -208,7 +209,7 @@ func startedWithEverything(t *testing.T) *process {
 			t.Error(err)
 		}
 	})
-	for range 2 { // the second finds samples of the first
+	for range 2 { // the second scrape contains samples about the first
 		answer, err := http.Get("http://" + c.HTTPAddr + "/metrics")
 		if err != nil {
 			t.Fatal(err)

@@ -28,30 +28,30 @@ import (
 	"github.com/countd/countd/sources"
 )
 
-// A second signal within signalApart of a stop signal counts as the same signal, because process
-// managers and terminals may signal both the process and its group.
+// signalApart is the least time between two separate stop signals. Signals closer together count as
+// one, because process managers and terminals may signal both the process and its process group.
 const signalApart = time.Second
 
 // errServerEnded is returned if a server ends although nothing stopped it.
 var errServerEnded = errors.New("a server ended by itself")
 
-// process is a running node. start creates its parts from the bottom up, stop ends them from
+// process is a running node. start creates its parts from the bottom up, and stop ends them from
 // the top down.
 type process struct {
 	logger     *slog.Logger
 	notifier   *notifier // nil without NOTIFY_SOCKET
 	registry   *prometheus.Registry
 	dir        *cluster.DataDir
-	starting   starting // the servers' backend until they have the node
+	starting   starting // the servers' backend until the node is open
 	server     *api.Server
 	redis      *redis.Server    // nil without --redis-addr
 	auth       *auth.Authorizer // nil with --auth off
 	audit      *auth.AuditLog   // nil without --audit-log
-	unfollow   func()           // ends the goroutine of followUsers; nil until it is started
-	served     chan error       // receives the result of Serve of either server
+	unfollow   func()           // ends the goroutine of followUsers; nil until the goroutine is started
+	served     chan error       // receives the result of Serve of each server
 	tls        transport
 	keys       *cluster.GossipKeys // nil without --gossip-key-file
-	insecure   bool                // a port beyond loopback is open to anybody
+	insecure   bool                // a port beyond loopback is an openPort
 	gossip     *cluster.Gossip
 	node       *shard.Node
 	controller atomic.Pointer[cluster.Controller] // nil until the node serves
@@ -79,7 +79,7 @@ func serve(c *config) error {
 		err error
 	}
 	started := make(chan outcome, 1)
-	go func() { // ends when start returns, or with the process
+	go func() { // ends once start returns, or with the process
 		p, err := start(c, logger)
 		started <- outcome{p, err}
 	}()
@@ -87,21 +87,21 @@ func serve(c *config) error {
 	select {
 	case s := <-signals:
 		logger.Info("stopped before the start was complete", "signal", s.String())
-		return nil // nothing was accepted yet
+		return nil // no request was accepted yet
 	case o := <-started:
 		if o.err != nil {
 			return o.err
 		}
 		p = o.p
 	}
-	p.accept()             // only now, because a signal during the start would end a node that has already answered
+	p.accept()             // not earlier: a signal during the start ends the process without a stop
 	go p.reloadOn(reloads) // ends with the process
 	go p.announce(began)
 	go p.notifier.watch(watchdogEvery(), func() { _ = p.node.Ready() }) // ends with the process
 	return p.run(signals, c.ShutdownDelay)
 }
 
-// run waits for a signal or a failed server, and then stops the parts in order. delay is
+// run waits for a signal or the end of a server, and then stops the parts in order. delay is
 // --shutdown-delay.
 func (p *process) run(signals <-chan os.Signal, delay time.Duration) error {
 	var failed error
@@ -113,7 +113,7 @@ func (p *process) run(signals <-chan os.Signal, delay time.Duration) error {
 		failed, delay = errors.Join(errServerEnded, err), 0
 	}
 	asked := time.Now()
-	go func() { // ends the process, or ends with it
+	go func() { // this goroutine ends with the process
 		s := awaitAnother(signals, asked, signalApart)
 		p.logger.Warn("exiting at once: the next start replays more of the log", "signal", s.String())
 		os.Exit(exitFailed)
@@ -124,7 +124,7 @@ func (p *process) run(signals <-chan os.Signal, delay time.Duration) error {
 	return err
 }
 
-// awaitAnother returns the first signal that arrives at least the time gap after firstAt.
+// awaitAnother waits for a signal that arrives at least gap after firstAt, and returns it.
 func awaitAnother(signals <-chan os.Signal, firstAt time.Time, gap time.Duration) os.Signal {
 	for s := range signals {
 		if time.Since(firstAt) >= gap {
@@ -134,7 +134,7 @@ func awaitAnother(signals <-chan os.Signal, firstAt time.Time, gap time.Duration
 	return nil // a channel of signals is never closed
 }
 
-// start starts the node until it can accept requests.
+// start starts the node. When it returns, the node can accept requests.
 func start(c *config, logger *slog.Logger) (*process, error) {
 	p := &process{logger: logger, notifier: newNotifier(logger), registry: prometheus.NewRegistry(), served: make(chan error, 2)}
 	p.starting.waitFor(theStart)
@@ -154,7 +154,7 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 	if p.dir, err = cluster.OpenDataDir(c.DataDir, c.NodeID); err != nil {
 		return nil, err
 	}
-	// Steps that often fail come before steps that leave traces.
+	// Steps that often fail come before steps that leave files behind.
 	if err := p.tls.open(c, p); err != nil {
 		return nil, errors.Join(err, p.dir.Close())
 	}
@@ -194,8 +194,8 @@ func checkFileLimit(logger *slog.Logger) error {
 	return nil
 }
 
-// open creates the servers, brings the node into its cluster and opens its groups. If it
-// fails, p has the parts that it created, for stop.
+// open creates the servers, makes the node form or join its cluster, and opens its groups. If it
+// fails, p contains the parts that it created, so that stop can end them.
 func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 	if err := p.startGossip(c); err != nil {
 		return err
@@ -283,7 +283,7 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 	return p.beginServing(c)
 }
 
-// openRedis starts to serve clients of Redis, if there is a listener for them.
+// openRedis starts the server for Redis clients if there is a listener for them.
 func (p *process) openRedis(c *config, l net.Listener) error {
 	if l == nil {
 		return nil
@@ -299,7 +299,7 @@ func (p *process) openRedis(c *config, l net.Listener) error {
 	return nil
 }
 
-// openFailed adds the remedy to the error of a full disk.
+// openFailed adds the remedy if err is due to a full disk.
 func openFailed(err error) error {
 	if errors.Is(err, errs.ErrDiskFull) {
 		return fmt.Errorf("cannot open node: %w: free some of the disk, or give a lower --disk-reserve", err)
@@ -307,8 +307,8 @@ func openFailed(err error) error {
 	return fmt.Errorf("cannot open node: %w", err)
 }
 
-// checkAlone warns of settings for a cluster of several nodes if the node was started before
-// as a cluster by itself.
+// checkAlone warns of settings for a cluster of several nodes if the node already is a cluster of
+// one node.
 func (p *process) checkAlone(c *config, hadCluster bool) {
 	if hadCluster && len(p.node.Catalog().Nodes) == 1 && c.several() {
 		p.logger.Warn("this node is the only one of its cluster: it ignores --bootstrap-expect and --join; to join another cluster it needs a new data directory",
@@ -316,7 +316,7 @@ func (p *process) checkAlone(c *config, hadCluster bool) {
 	}
 }
 
-// checkShards warns of a keyspace whose number of shards differs from --shards, and of one
+// checkShards warns of each keyspace whose number of shards differs from --shards, and of each
 // whose ids leave shards empty.
 func (p *process) checkShards(c *config) {
 	for name, shards := range c.Shards {
@@ -331,15 +331,15 @@ func (p *process) checkShards(c *config) {
 	}
 }
 
-// fatal ends the process for an error that no group can survive, such as a log that cannot be
-// written. Otherwise the node might acknowledge writes that are not durable. It closes no file,
-// because closing would write.
+// fatal ends the process because of an error such as a log that cannot be written. If the process
+// continued, the node might acknowledge writes that are not durable. fatal closes no file, because
+// closing would write.
 func (p *process) fatal(err error) {
 	p.logger.Error("fatal: exiting, so that no write is acknowledged that is not durable", "err", err)
 	os.Exit(exitFailed)
 }
 
-// announce writes a log line once the node can serve. It returns once the node is ready or closes.
+// announce waits until the node is ready, and then logs this. It also returns if the node closes.
 func (p *process) announce(began time.Time) {
 	if err := p.node.WaitReady(context.Background()); err == nil {
 		p.notifier.send("READY=1" + status("serving"))

@@ -29,8 +29,8 @@ func (f sizeFlag) Set(text string) error {
 // errNoShare is returned for a text that is neither a share nor a size.
 var errNoShare = errors.New("want 1% to 100%, or a number of bytes such as 4GiB")
 
-// memoryShare is a flag for a bound of memory: a size, or a share of the machine's memory such
-// as 80%. limit resolves a share.
+// memoryShare is a flag for a bound on memory: a size, or a share of the machine's memory such as
+// 80%. The method limit converts it to bytes.
 type memoryShare struct {
 	percent uint64 // per cent of the machine's memory, if not 0
 	bytes   uint64
@@ -62,8 +62,8 @@ func (s *memoryShare) Set(text string) error {
 	return nil
 }
 
-// limit returns the limit in bytes, 0 for none. machine returns the machine's memory. If
-// that is unknown, a limit in bytes is not checked.
+// limit returns the limit in bytes, 0 for none. It refuses a limit above the machine's memory,
+// which machine returns. If that memory is unknown, limit accepts any size.
 func (s *memoryShare) limit(machine memlimit.Provider) (uint64, error) {
 	most, err := machine()
 	switch {

@@ -51,7 +51,7 @@ func TestMemoryShares(t *testing.T) {
 	}
 }
 
-// TestMachineMemory: a control group bounds a process only below what the machine has.
+// TestMachineMemory: a control group's limit counts only if it is below the machine's memory.
 func TestMachineMemory(t *testing.T) {
 	none := func() (uint64, error) { return 0, memlimit.ErrNoLimit }
 	for _, c := range []struct {

@@ -18,9 +18,10 @@ import (
 
 const (
 	envPrefix = "COUNTD_"
-	// configFlag names the file; a file cannot name another file.
+	// configFlag is the flag that names the configuration file. It is no setting, so a file cannot
+	// name another file.
 	configFlag = "config"
-	// fileBytesMax bounds a configuration file; a full one has some hundred bytes.
+	// fileBytesMax bounds a configuration file. A usual one has some hundred bytes.
 	fileBytesMax = 64 << 10
 )
 
@@ -55,7 +56,8 @@ func (c *config) resolveOne(setting *pflag.Flag, inFile map[string]fileValue, lo
 	if v, ok := inFile[name]; ok {
 		text, source = v.text, fmt.Sprintf("file %s:%d", c.file, v.line)
 	}
-	// Ignore an empty variable, because shells and compose files set empty variables.
+	// Ignore an empty variable, because shells and compose files may set a variable to the empty
+	// string.
 	if v, _ := lookup(envName(name)); v != "" {
 		text, source = v, "env "+envName(name)
 	}
@@ -75,7 +77,7 @@ func envName(setting string) string {
 }
 
 // strayEnv returns the variables of environ that look like settings but are not. They cause a
-// warning, not an error: for a service named countd, an orchestrator sets variables such as
+// warning, not an error, because for a service named countd an orchestrator sets variables such as
 // COUNTD_SERVICE_HOST.
 func (c *config) strayEnv(environ []string) []string {
 	known := map[string]bool{envName(configFlag): true}
@@ -97,7 +99,7 @@ type fileValue struct {
 	line int
 }
 
-// readFile returns the settings in c.file; nothing if there is no file.
+// readFile returns the settings in c.file, or nil if c.file is "".
 func (c *config) readFile() (map[string]fileValue, error) {
 	if c.file == "" {
 		return nil, nil
@@ -156,8 +158,8 @@ func (c *config) fileError(line int, problem string) error {
 	return &configError{fmt.Sprintf("%s:%d: %s", c.file, line, problem)}
 }
 
-// flagText converts a YAML value to the format of the setting's flag: a scalar as written,
-// the mapping of shards as NAME=N separated by commas.
+// flagText converts a YAML value to the format of the setting's flag. A scalar stays as it is. The
+// mapping of shards becomes a list of NAME=N, separated by commas.
 func flagText(setting string, value *yaml.Node) (string, error) {
 	if setting != "shards" {
 		if value.Kind == yaml.SequenceNode && (setting == "join" || setting == "id-layout") {

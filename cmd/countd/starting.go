@@ -12,21 +12,21 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// starting is the Backend of the servers until the node is open. It answers /healthz, reports at
-// /readyz why the node waits, and refuses other requests like a shard without a leader.
+// starting is the Backend of the servers until the node is open. With it, /healthz succeeds,
+// /readyz states why the node waits, and other requests are refused as if no shard had a leader.
 type starting struct {
 	api.Backend // nil: the servers call its methods only for a keyspace, and there is none yet
 	waiting     atomic.Pointer[func() string]
-	node        atomic.Pointer[shard.Node] // nil until the servers have the node
+	node        atomic.Pointer[shard.Node] // nil until the node is open
 }
 
-// theStart names the steps of the start that need no other node.
+// theStart names what the node waits for during the steps that need no other node.
 func theStart() string { return "the start" }
 
 // waitFor sets the function that names what the node waits for.
 func (s *starting) waitFor(what func() string) { s.waiting.Store(&what) }
 
-// opened returns the node, or an error while there is none.
+// opened returns the node, or an error until it is open.
 func (s *starting) opened() (*shard.Node, error) {
 	if n := s.node.Load(); n != nil {
 		return n, nil

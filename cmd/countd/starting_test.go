@@ -12,9 +12,8 @@ import (
 
 // Before there is a node:
 //
-//  1. the servers know no keyspace, so that they refuse the calls that have one;
-//  2. all other calls are refused like those of a shard without a leader, with what the node waits
-//     for.
+//  1. the servers know no keyspace, so they refuse calls to a keyspace;
+//  2. other calls fail with ErrNoLeader, and the error states what the node waits for.
 func TestStartingRefuses(t *testing.T) {
 	var s starting
 	s.waitFor(theStart)

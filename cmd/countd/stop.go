@@ -8,38 +8,38 @@ import (
 	"github.com/countd/countd/cluster"
 )
 
-// A stop takes at most 10 s and --shutdown-delay. Orchestrators grant at least 10 s. If the
-// stop is cut short, the next start is slower, but no count is lost: all acknowledged
-// writes are in the synced logs.
+// A stop takes at most 10 s plus --shutdown-delay. Orchestrators grant at least 10 s. If the stop
+// is cut short, the next start is slower, but no count is lost: all acknowledged writes are in the
+// synced logs.
 const (
-	announceTimeout = time.Second     // for other nodes to hear of the stop
+	announceTimeout = time.Second     // for the announcement to reach other nodes
 	readersTimeout  = time.Second     // for readers of sources to apply their batch
 	handOverTimeout = 3 * time.Second // for other nodes to take over the groups that this one leads
-	drainTimeout    = 2 * time.Second // after that, for requests in flight
-	closeTimeout    = 4 * time.Second // after the hand-over, for the groups and their snapshots
-	// lateTimeout is how long a step may take to return after its timeout.
+	drainTimeout    = 2 * time.Second // after the hand-over and --shutdown-delay, for requests in flight
+	closeTimeout    = 4 * time.Second // for closing the groups, including their last snapshots
+	// lateTimeout is how long a step may take to return after its context has ended.
 	lateTimeout = 500 * time.Millisecond
 )
 
-// stop makes the node not ready and hands its groups over. If there are other nodes, it then
-// accepts requests for delay. After that it refuses new requests, finishes requests in flight,
-// writes the snapshots that are worthwhile, and releases the directory. A step that exceeds its
-// time is logged, not returned.
+// stop makes the node not ready and hands its groups over. If there are other nodes, it then still
+// accepts requests for the time delay. After that it refuses new requests, finishes requests in
+// flight, writes the snapshots that are worthwhile, and releases the directory. A step that exceeds
+// its time is logged, not returned.
 func (p *process) stop(delay time.Duration) error {
 	var errs []error
-	if p.watcher != nil { // the following steps are no events
+	if p.watcher != nil { // the following steps cause changes that are no events to log
 		p.watcher.close()
 	}
 	if c := p.controller.Load(); c != nil {
 		c.Close()
 	}
 	if p.gossip != nil {
-		// Other nodes should hear of the stop before the process ends; otherwise they report a dead
-		// node. Ignore the error: it could only be a bad field of this node, and the start has
-		// refused those.
+		// Announce the stop before the process ends, because otherwise other nodes report a dead
+		// node. Ignore the error: it could only be an invalid field of this node, which the start
+		// has already refused.
 		_ = p.gossip.Announce(announceTimeout, func(m *cluster.Member) { m.State = cluster.MemberStopping })
 	}
-	if p.sources != nil { // while this node can still write the messages that the sources have read
+	if p.sources != nil { // before the hand-over, so that sources can still write the messages that they have read
 		_, err := p.within("end the readers of sources", readersTimeout, p.endReaders)
 		errs = append(errs, err)
 	}
@@ -63,7 +63,7 @@ func (p *process) stop(delay time.Duration) error {
 		errs = append(errs, p.gossip.Close())
 	}
 	p.tls.close()
-	if closed { // otherwise keep the lock as long as the process may write
+	if closed { // otherwise keep the directory's lock, because the process may still write
 		errs = append(errs, p.dir.Close())
 	}
 	return errors.Join(errs...)
@@ -74,13 +74,13 @@ func (p *process) endReaders(ctx context.Context) error {
 	return nil
 }
 
-// within runs one step of the stop until the timeout and reports whether the step was done
-// by then. A timeout is not an error.
+// within runs one step of the stop and reports whether the step ended before the timeout. It logs a
+// timeout, but does not return it as an error.
 func (p *process) within(what string, timeout time.Duration, step func(context.Context) error) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	result := make(chan error, 1)
-	go func() { result <- step(ctx) }() // ends by ctx or, if it hangs, with the process
+	go func() { result <- step(ctx) }() // ends with ctx or, if the step hangs, with the process
 	select {
 	case err = <-result:
 	case <-time.After(timeout + lateTimeout):

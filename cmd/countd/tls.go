@@ -50,7 +50,7 @@ func (t *transport) open(c *config, p *process) error {
 	return nil
 }
 
-// wrap puts TLS over the listeners.
+// wrap replaces the listeners of ports with TLS by listeners that run TLS on them.
 func (t *transport) wrap(l *ports) {
 	if t.clients != nil {
 		l.http = t.listen(t.clients.Listen(l.http, certs.HTTP))
@@ -61,7 +61,7 @@ func (t *transport) wrap(l *ports) {
 	l.cluster = t.wrapCluster(l.cluster)
 }
 
-// wrapCluster puts TLS over the listener for other nodes.
+// wrapCluster does the same for the listener for other nodes.
 func (t *transport) wrapCluster(l net.Listener) net.Listener {
 	if t.peers == nil {
 		return l
@@ -85,7 +85,7 @@ func (t *transport) problems() (all []string) {
 	return slices.DeleteFunc(all, func(problem string) bool { return problem == "" })
 }
 
-// reloadOn reads the files of certificates and of gossip keys at each signal. If it cannot use a
+// reloadOn rereads the files of certificates and of gossip keys at each signal. If it cannot use a
 // file, it logs the reason, and the node keeps the previous certificates or keys.
 func (p *process) reloadOn(signals <-chan os.Signal) {
 	for range signals {
@@ -111,7 +111,7 @@ func (t *transport) reload() {
 	}
 }
 
-// close stops the watch over the files.
+// close stops following the files.
 func (t *transport) close() {
 	if t.clients != nil {
 		t.clients.Close()
@@ -121,7 +121,8 @@ func (t *transport) close() {
 	}
 }
 
-// dialPeer returns the function that connects to other nodes, or nil for TCP without TLS.
+// dialPeer returns the function that connects to other nodes over TLS, or nil without
+// --cluster-tls-cert.
 func (p *process) dialPeer() rpc.DialPeer {
 	if p.tls.peers == nil {
 		return nil

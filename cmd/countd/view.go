@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// clusterView is a node's knowledge at one moment.
+// clusterView is the state of the cluster that a node knows at one moment.
 type clusterView struct {
 	At     time.Time
-	Nodes  []viewNode  // nodes in the catalog, in the order in which to name them
-	Groups []viewGroup // likewise
+	Nodes  []viewNode  // nodes in the catalog, in the order of log lines
+	Groups []viewGroup // groups in the catalog, by number
 	Disk   viewSpace   // disk of this node; if the disk is full, writes stop
 	Memory viewSpace   // memory of this node; if the memory is full, writes create no new rows
 	// VotersFull holds the names of the groups led by this node that refuse writes because
@@ -43,7 +43,7 @@ type viewGroup struct {
 	Voters []string // keys of the nodes that should have a vote
 }
 
-// viewSpace is how much of the disk or of memory the node needs and has left.
+// viewSpace is how much free disk or memory the node needs and has.
 type viewSpace struct {
 	Full                  bool
 	NeededBytes, HasBytes uint64
@@ -67,8 +67,8 @@ func (v *clusterView) deadKeys() map[string]bool {
 	return dead
 }
 
-// degraded returns the names of the groups with a voter on a dead node, and how many of them
-// have no living majority.
+// degraded returns the names of the groups with a voter on a dead node. stopped is how many of
+// these groups have no living majority.
 func (v *clusterView) degraded() (names []string, stopped int) {
 	dead := v.deadKeys()
 	for _, g := range v.Groups {
@@ -88,11 +88,11 @@ func (v *clusterView) degraded() (names []string, stopped int) {
 	return names, stopped
 }
 
-// namesMax is the number of group names in a line that does not name all groups.
+// namesMax is how many groups a log line names if there are too many to name all.
 const namesMax = 3
 
-// few joins names for a line. Of more than namesMax+1 names, it lists namesMax and counts the
-// others.
+// few joins names for a log line. If there are more than namesMax+1, it lists the first namesMax
+// and counts the others.
 func few(names []string) string {
 	if len(names) <= namesMax+1 {
 		return strings.Join(names, ", ")
@@ -100,7 +100,7 @@ func few(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:namesMax], ", "), len(names)-namesMax)
 }
 
-// tally formats the number of groups by node. The node with the most groups is first.
+// tally formats the number of groups by node, largest number first.
 func (v *clusterView) tally(of map[string]int) string {
 	var texts []string
 	for _, key := range slices.SortedFunc(maps.Keys(of), func(a, b string) int {

@@ -14,10 +14,10 @@ import (
 
 const (
 	// watchEvery is the interval at which the watcher compares the node's view with the previous
-	// one. An election takes longer.
+	// one. It is shorter than an election, so the watcher sees most elections.
 	watchEvery = 500 * time.Millisecond
-	// unheardMax is the time after this node's start in which gossip may not have named every node
-	// yet.
+	// unheardMax is how long gossip may not know a node of the catalog before the watcher counts
+	// that node as dead.
 	unheardMax = 10 * time.Second
 )
 
@@ -32,15 +32,15 @@ type watchedGossip interface {
 	Member(key string) (cluster.Member, bool)
 }
 
-// watcher collects its node's view and logs the changes. watch starts its goroutine; close
-// stops it and waits for it.
+// watcher collects its node's view and logs the changes. watch starts its goroutine. close stops
+// the goroutine and waits for it.
 type watcher struct {
 	node     watchedNode
 	gossip   watchedGossip
 	self     string // key
 	settings cluster.PlanSettings
 	log      *clusterWatch
-	unheard  map[string]time.Time // nodes that gossip has never named → when that was first noticed
+	unheard  map[string]time.Time // for nodes that gossip has never named: when the watcher first noticed this
 
 	stop, stopped chan struct{}
 }
@@ -100,8 +100,8 @@ func (w *watcher) view(now time.Time) clusterView {
 	return v
 }
 
-// deadSince returns the time since which a node is dead, or the zero time while it is
-// alive. It also reports whether the node was stopped.
+// deadSince returns when a node died, or the zero time if it is alive. It also reports whether the
+// node was stopped.
 func (w *watcher) deadSince(key string, now time.Time) (since time.Time, stopped bool) {
 	m, heard := w.gossip.Member(key)
 	switch {

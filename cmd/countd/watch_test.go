@@ -13,7 +13,7 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// watchedParts is a node of four, n1, and the gossip that it hears.
+// watchedParts fakes the node n1 of a cluster of four, and its gossip.
 type watchedParts struct {
 	catalog *catalog.View
 	health  shard.Health
@@ -28,8 +28,8 @@ func (p *watchedParts) Member(key string) (cluster.Member, bool) {
 	return m, heard
 }
 
-// What gossip, the catalog and the node itself know become one view, in which a node that
-// gossip never named is dead after a while.
+// The view combines the state of gossip, the catalog and the node. A node that gossip never names
+// counts as dead after unheardMax.
 func TestWatcherGathersTheView(t *testing.T) {
 	began := time.Date(2026, 11, 22, 18, 0, 0, 0, time.UTC)
 	known := catalog.New().View()
@@ -81,7 +81,6 @@ func TestWatcherGathersTheView(t *testing.T) {
 	}
 }
 
-// A watcher logs until it is closed.
 func TestWatcherLogs(t *testing.T) {
 	view := catalog.New().View()
 	view.Nodes["n1"] = catalog.Node{Key: "n1", Name: "n1", State: catalog.NodeActive}

@@ -3,8 +3,8 @@
 //
 //	go run ./examples/go 8000 127.0.0.1:7400 …
 //
-// docs/GUIDE.md walks through it. `?as=7` stands for a signed-in user; COUNTD_TOKEN is the site's own token for
-// countd.
+// docs/GUIDE.md walks through it. The query `?as=7` stands in for the login of user 7. COUNTD_TOKEN
+// is the token with which the site calls countd.
 package main
 
 import (
@@ -28,11 +28,11 @@ type site struct {
 	db    *client.Client
 	likes client.Members
 	views *client.Writer
-	made  atomic.Uint32 // ids of posts, which begin at a random number
+	made  atomic.Uint32 // counter for the lower bits of post ids; starts at a random number
 }
 
-// newPostID returns an id that begins with the current second, so that old posts are neighbours and can move to disk.
-// One process makes no id twice.
+// newPostID returns an id whose high bits are the current second, so that posts of similar age have
+// similar ids and can move to disk together. One process returns no id twice.
 func (s *site) newPostID() client.ID {
 	return client.ID(time.Now().Unix()-515483463)<<22 | client.ID(s.made.Add(1)%(1<<22))
 }
@@ -97,8 +97,8 @@ func (s *site) follow(ctx context.Context, me client.ID, r *http.Request) (any, 
 	return map[string]int64{"unread": feed.Unread}, err
 }
 
-// home shows the newest posts of my followees, with counts and my likes, in one call. Whoever sees the page has read
-// its posts.
+// home returns the newest posts of my followees, with counts and my likes, from one call to countd.
+// It then marks the posts as read.
 func (s *site) home(ctx context.Context, me client.ID, _ *http.Request) (any, error) {
 	page, err := s.db.Timeline(ctx, me, client.PostQuery{Counts: "posts", Member: []string{"like"}}, client.ReadOptions{})
 	shown := []map[string]any{}
@@ -118,7 +118,7 @@ func (s *site) badge(ctx context.Context, me client.ID, _ *http.Request) (any, e
 	return map[string]int64{"likes": likes, "posts": poll.Feed}, err
 }
 
-// seen subtracts the numbers that I was shown, so that a like that came since then stays.
+// seen subtracts the number of likes that I was shown, so that later likes stay unread.
 func (s *site) seen(ctx context.Context, me client.ID, r *http.Request) (any, error) {
 	shown, err := client.ParseID(r.PathValue("likes"))
 	if err != nil {
@@ -148,7 +148,7 @@ func page(show func(context.Context, client.ID, *http.Request) (any, error)) htt
 		if err != nil {
 			answer = map[string]string{"error": err.Error()}
 		}
-		_ = json.NewEncoder(w).Encode(answer) // the reader may be gone
+		_ = json.NewEncoder(w).Encode(answer) // ignore the error: the client may have disconnected
 	}
 }
 

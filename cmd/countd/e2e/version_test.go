@@ -60,7 +60,7 @@ func TestVersionsAgree(t *testing.T) {
 	}
 }
 
-// find returns the group of the pattern in text.
+// find returns what the group of the pattern matches in text.
 func find(t *testing.T, text, pattern string) string {
 	t.Helper()
 	m := regexp.MustCompile(pattern).FindStringSubmatch(text)
