@@ -2,8 +2,8 @@
 // the order in which its parts start and stop, and the exit code. It never inspects a
 // request or a row.
 //
-// Invariant: the process that writes a data directory holds its lock from before the first
-// group opens until after the last one has closed.
+// Invariant: the process that writes a data directory acquires the directory's lock before it opens
+// the first group, and releases it after the last group has closed.
 package main
 
 import (

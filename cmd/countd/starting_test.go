@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// Before there is a node:
+// Before the node is open:
 //
 //  1. the servers know no keyspace, so they refuse calls to a keyspace;
 //  2. other calls fail with ErrNoLeader, and the error states what the node waits for.

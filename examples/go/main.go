@@ -153,7 +153,8 @@ func page(show func(context.Context, client.ID, *http.Request) (any, error)) htt
 }
 
 func main() {
-	// A page gives up within seconds; without these settings, a call is repeated for 30 s.
+	// With these settings, a page fails within seconds. By default, the client would repeat a call
+	// for 30 s.
 	db, err := client.New(client.Config{
 		Addrs: os.Args[2:], Token: os.Getenv("COUNTD_TOKEN"), Timeout: time.Second, Retry: client.Retry{For: time.Second},
 	})
@@ -183,5 +184,5 @@ func main() {
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 		log.Fatal(err)
 	}
-	_ = views.Close(context.Background()) // counts the views that still wait; OnFailure has reported the others
+	_ = views.Close(context.Background()) // sends the views that are still in memory; OnFailure reports those that are lost
 }

@@ -2,6 +2,6 @@
 // of the files while the process runs, and makes listeners and connections that use them.
 //
 // It never interprets the data of a connection. Invariant: whatever happens to the files, a
-// handshake uses one complete set of certificate, key and authorities. The set is the newest one
-// that passed the checks.
+// handshake uses one complete set of certificate, key and authorities: the newest set that passed
+// the checks.
 package certs

@@ -17,23 +17,25 @@ import (
 )
 
 const (
-	// handshakeTimeout bounds a handshake: many round trips.
+	// handshakeTimeout bounds a handshake. It is long enough for many round trips.
 	handshakeTimeout = 5 * time.Second
 	// handshakesMax bounds the connections in their handshake. Further connections wait in the
 	// kernel's queue until a handshake ends, or until the oldest handshake has taken
 	// handshakeGrace. The listener then closes the oldest, so clients that never finish delay other
 	// clients by at most handshakeGrace.
 	handshakesMax  = 512
-	handshakeGrace = time.Second // a client finishes within milliseconds on an idle machine
-	// lingerTime is how long the listener reads on from a refused connection. A close with
-	// unread bytes resets the connection, and the client would not see the reason.
+	handshakeGrace = time.Second // on an idle machine, a handshake takes milliseconds
+	// lingerTime is how long the listener continues to read from a refused connection. If it closed
+	// the connection with unread bytes, the kernel would reset the connection, and the client would
+	// not see the reason.
 	lingerTime = time.Second
 )
 
-// Protocol is what a port speaks, for answers to clients without TLS.
+// Protocol describes the protocol of a port. The listener needs it to answer clients without TLS.
 type Protocol struct {
 	Name string // for logs and metrics
-	// Plain returns the answer to a client that speaks without TLS; nil for no answer.
+	// Plain returns the answer to a client without TLS, whose first bytes are begin; nil for no
+	// answer. If Plain is nil, such a client gets no answer.
 	Plain func(begin [5]byte) []byte
 }
 
@@ -57,25 +59,25 @@ func plainRedis([5]byte) []byte {
 }
 
 // Listener returns connections whose handshake has succeeded. One goroutine accepts connections.
-// Each handshake has a goroutine, which ends within handshakeTimeout and lingerTime. Close ends all
-// goroutines and waits for them.
+// Each handshake has a goroutine, which ends within the sum of handshakeTimeout and lingerTime.
+// Close ends all goroutines and waits for them.
 type Listener struct {
 	net.Listener
 	protocol Protocol
-	greet    func(net.Conn) (net.Conn, error) // makes the connection of a handshake; see Peers
+	greet    func(net.Conn) (net.Conn, error) // runs the handshake and returns the resulting connection
 	logger   *slog.Logger
 	failures atomic.Uint64
-	bound    int // bound on the connections in their handshake: handshakesMax, and fewer in tests
+	bound    int // bound on the connections in their handshake: handshakesMax, or less in tests
 
 	ready chan accepted
-	left  chan struct{} // one token: a handshake ended
+	left  chan struct{} // receives a token when a handshake ends; has a capacity of one token
 	done  chan struct{} // closed by Close
 	wg    sync.WaitGroup
 
 	mu struct {
 		sync.Mutex
 		closed  bool
-		waiting *list.List // the connections in their handshake, the oldest first
+		waiting *list.List // the connections in their handshake, oldest first
 	}
 }
 
@@ -91,8 +93,8 @@ type accepted struct {
 	err  error
 }
 
-// Listen returns a listener of connections over TLS. It takes over the given listener of plain
-// connections.
+// Listen returns a listener that runs TLS on the connections of plain. The new listener closes
+// plain.
 func (s *Source) Listen(plain net.Listener, protocol Protocol) *Listener {
 	config := s.Server()
 	return listen(plain, protocol, s.cfg.Logger, func(raw net.Conn) (net.Conn, error) {
@@ -121,8 +123,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close stops accepting, and ends the handshakes under way. Connections that Accept has
-// returned stay open.
+// Close stops accepting, and ends the handshakes in progress. Connections that Accept has returned
+// stay open.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	if !l.mu.closed {
@@ -146,7 +148,7 @@ func (l *Listener) serve() {
 			if !l.hand(accepted{err: err}) || errors.Is(err, net.ErrClosed) {
 				return
 			}
-			continue // Accept's caller waits before it calls again
+			continue // no pause is needed: hand waits for the next call of Accept
 		}
 		if place := l.enter(raw); place != nil {
 			l.wg.Go(func() { l.handshake(raw, place) })
@@ -156,8 +158,8 @@ func (l *Listener) serve() {
 	}
 }
 
-// hand passes a result to Accept, and waits until Accept takes it. It returns false if the listener
-// is closed first.
+// hand waits until a call of Accept receives the result. It returns false if the listener is closed
+// first.
 func (l *Listener) hand(a accepted) bool {
 	select {
 	case l.ready <- a:
@@ -167,8 +169,8 @@ func (l *Listener) hand(a accepted) bool {
 	}
 }
 
-// enter waits for a free place among the handshakes, and assigns the place to a connection. It
-// returns nil after Close.
+// enter adds a connection to l.mu.waiting. If l.bound connections are in their handshake, it first
+// waits, as handshakesMax describes. It returns nil after Close.
 func (l *Listener) enter(raw net.Conn) *list.Element {
 	for {
 		place, wait := l.tryEnter(raw)
@@ -183,8 +185,8 @@ func (l *Listener) enter(raw net.Conn) *list.Element {
 	}
 }
 
-// tryEnter is like enter, but does not wait. If no place is free, it returns the longest wait before the
-// next try.
+// tryEnter is like enter, but does not wait. If enter would wait, it returns after which time the
+// caller should try again at the latest.
 func (l *Listener) tryEnter(raw net.Conn) (place *list.Element, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,7 +206,7 @@ func (l *Listener) tryEnter(raw net.Conn) (place *list.Element, wait time.Durati
 
 func (l *Listener) leave(place *list.Element) {
 	l.mu.Lock()
-	l.mu.waiting.Remove(place) // does nothing if tryEnter has removed the place
+	l.mu.waiting.Remove(place) // does nothing if tryEnter has already removed the place
 	l.mu.Unlock()
 	select {
 	case l.left <- struct{}{}:
@@ -244,9 +246,9 @@ func (l *Listener) refuse(raw net.Conn, err error) {
 	}
 	why, level := cause(err), slog.LevelWarn
 	if errors.Is(err, io.EOF) {
-		level = slog.LevelDebug // a probe of the port, which sent nothing
+		level = slog.LevelDebug // a probe of the port that sent nothing
 	}
-	l.logger.Log(context.Background(), level, "refused a connection: "+why, // limited by its cause
+	l.logger.Log(context.Background(), level, "refused a connection: "+why, // the logger limits how often it logs each cause
 		"port", l.protocol.Name, "from", raw.RemoteAddr().String(), "err", err)
 	var record tls.RecordHeaderError
 	if errors.As(err, &record) && record.Conn != nil && l.protocol.Plain != nil {
@@ -255,7 +257,8 @@ func (l *Listener) refuse(raw net.Conn, err error) {
 	linger(raw)
 }
 
-// cause returns why a handshake failed, in one of a few texts, whatever the other side sent.
+// cause returns why a handshake failed. It returns one of a few fixed texts, whatever the other
+// side sent, so that the logger can limit each.
 func cause(err error) string {
 	var (
 		record  tls.RecordHeaderError
@@ -286,8 +289,8 @@ func cause(err error) string {
 	return "its handshake failed"
 }
 
-// linger stops sending, and discards received bytes until the other side closes or lingerTime is
-// over.
+// linger ends the sending side of a connection, and discards received bytes until the other side
+// closes the connection or lingerTime is over.
 func linger(raw net.Conn) {
 	half, ok := raw.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil || raw.SetReadDeadline(time.Now().Add(lingerTime)) != nil {

@@ -49,7 +49,7 @@ func tcp(t *testing.T) net.Listener {
 	return l
 }
 
-// say sends a line and returns the answer.
+// say sends a text and returns an answer of the same length.
 func say(conn net.Conn, text string) (string, error) {
 	if err := conn.SetDeadline(time.Now().Add(must.BecomeMax)); err != nil {
 		return "", err
@@ -62,7 +62,7 @@ func say(conn net.Conn, text string) (string, error) {
 	return string(answer), err
 }
 
-// call dials, sends a line and returns the answer.
+// call connects to an echo, sends a text and returns the answer.
 func call(addr string, config *tls.Config) (string, error) {
 	conn, err := tls.Dial("tcp", addr, config)
 	if err != nil {
@@ -72,8 +72,8 @@ func call(addr string, config *tls.Config) (string, error) {
 	return say(conn, "hello")
 }
 
-// TestListenerRefuses: a client without a good certificate gets the reason, and the log has the
-// reason too. Other clients are served in the meantime.
+// TestListenerRefuses: a client whose handshake fails receives the reason, and the listener logs
+// it. Other clients are still served.
 func TestListenerRefuses(t *testing.T) {
 	ca, rogue := must.NewAuthority(t), must.NewAuthority(t)
 	dir := t.TempDir()
@@ -110,13 +110,13 @@ func TestListenerRefuses(t *testing.T) {
 	}
 }
 
-// always makes a client send a certificate even if the server does not ask for one of its
-// authority.
+// always makes a client send a certificate even if the server requests certificates of other
+// authorities.
 func always(c tls.Certificate) func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &c, nil }
 }
 
-// TestPlainClientsAreTold: a client without TLS gets the reason in its own protocol.
+// TestPlainClientsAreTold: a client without TLS receives an error in its own protocol.
 func TestPlainClientsAreTold(t *testing.T) {
 	ca := must.NewAuthority(t)
 	f := must.WriteCert(t, t.TempDir(), "tls", ca.Issue(must.NodeLeaf("n1")))
@@ -147,8 +147,8 @@ func TestPlainClientsAreTold(t *testing.T) {
 	}
 }
 
-// TestHalfOpenConnectionsMakeRoom: connections that never shake hands are bounded in number, and do
-// not keep other clients out.
+// TestHalfOpenConnectionsMakeRoom: the listener bounds the number of connections that do not finish
+// their handshake, and they do not block other clients.
 func TestHalfOpenConnectionsMakeRoom(t *testing.T) {
 	ca := must.NewAuthority(t)
 	f := must.WriteCert(t, t.TempDir(), "tls", ca.Issue(must.NodeLeaf("n1")))
@@ -182,14 +182,14 @@ func TestHalfOpenConnectionsMakeRoom(t *testing.T) {
 	}
 }
 
-// TestBurstOfHandshakes: all clients are served, even if more connect at once than may be in their
-// handshake.
+// TestBurstOfHandshakes: all clients are served, even if more clients connect at once than may be
+// in their handshake.
 func TestBurstOfHandshakes(t *testing.T) {
 	ca := must.NewAuthority(t)
 	f := must.WriteCert(t, t.TempDir(), "tls", ca.Issue(must.NodeLeaf("n1")))
 	s := open(t, Config{CertFile: f.Cert, KeyFile: f.Key})
 	l := s.Listen(tcp(t), HTTP)
-	l.mu.Lock() // orders the change before the first connection, which takes the lock
+	l.mu.Lock() // makes l.bound visible to the goroutine that accepts the first connection
 	l.bound = 4
 	l.mu.Unlock()
 	addr := echo(t, l)
@@ -208,7 +208,8 @@ func TestBurstOfHandshakes(t *testing.T) {
 	}
 }
 
-// TestCloseEndsHandshakes: Close ends handshakes, and connections that nobody has accepted.
+// TestCloseEndsHandshakes: Close closes connections in their handshake, and connections that Accept
+// has not returned.
 func TestCloseEndsHandshakes(t *testing.T) {
 	ca := must.NewAuthority(t)
 	f := must.WriteCert(t, t.TempDir(), "tls", ca.Issue(must.NodeLeaf("n1")))
@@ -232,8 +233,8 @@ func TestCloseEndsHandshakes(t *testing.T) {
 	}
 }
 
-// TestRotationUnderLoad: certificate and authorities change again and again. No client that trusts
-// the old and the new authority fails, on an open connection or a new one.
+// TestRotationUnderLoad: certificate and authorities change repeatedly. No client that trusts both
+// authorities fails, on an existing or a new connection.
 func TestRotationUnderLoad(t *testing.T) {
 	cas := []*must.Authority{must.NewAuthority(t), must.NewAuthority(t)}
 	dir := t.TempDir()
@@ -275,7 +276,7 @@ func TestRotationUnderLoad(t *testing.T) {
 		must.ReplaceFile(t, caFile, both[round%2], both[(round+1)%2])
 		must.Do(t, s.Reload())
 		fresh, err := tls.Dial("tcp", addr, &tls.Config{RootCAs: roots, ServerName: name, Certificates: []tls.Certificate{cas[0].Client(pki.Leaf{Name: "x"})}})
-		must.Do(t, err) // the server shows the new certificate
+		must.Do(t, err) // the server must present the new certificate
 		fresh.Close()
 	}
 	close(stop)

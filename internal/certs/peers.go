@@ -34,8 +34,8 @@ const (
 	refusal         = 1
 )
 
-// recordHandshake is the first byte of a TLS connection. No message between nodes without TLS
-// begins with it.
+// recordHandshake is the first byte of a TLS connection. A connection between nodes without TLS
+// never begins with this byte.
 const recordHandshake = 0x16
 
 // ErrWrongName is returned for a certificate that does not carry the name of the expected node.
@@ -48,26 +48,27 @@ type PeersConfig struct {
 	Setting, CASetting        string
 	CertFile, KeyFile, CAFile string
 	Logger                    *slog.Logger
-	// NodeID is this node's name, which its own certificate must carry.
+	// NodeID is this node's name. Its own certificate must carry this name, unless Name is set.
 	NodeID string
-	// Name, if not "", is the name that the certificates of all nodes carry instead of the nodes'
-	// own names.
+	// Name, if not "", is a common name that the certificates of all nodes must carry, instead of
+	// each node's own name.
 	Name string
-	// Permissive lets a running cluster turn TLS on. It also accepts connections without TLS, and
-	// dials a node without TLS if the node cannot be reached with TLS.
+	// Permissive is for a running cluster that turns TLS on. If set, Peers also accepts connections
+	// without TLS, and dials a node without TLS if dialling with TLS fails.
 	Permissive bool
 }
 
-// Peers is mutual TLS between nodes. Each side shows a certificate that one of the authorities
-// signed, valid for servers and clients. The certificate carries the name of that side's node.
+// Peers is mutual TLS between nodes. Each side presents a certificate that one of the authorities
+// signed, and that is valid for servers and for clients. The certificate must carry the name of its
+// node.
 type Peers struct {
 	*Source
 	cfg     PeersConfig
 	limited *slog.Logger
-	plain   atomic.Uint64 // connections without TLS, while permissive
+	plain   atomic.Uint64 // number of connections without TLS, with Permissive
 }
 
-// OpenPeers reads the files, and follows them until Close.
+// OpenPeers reads the files, and follows their changes until Close.
 func OpenPeers(cfg PeersConfig) (*Peers, error) {
 	p := &Peers{cfg: cfg, limited: new(program.LogLimiter).Logger(cfg.Logger)}
 	var err error
@@ -81,7 +82,8 @@ func OpenPeers(cfg PeersConfig) (*Peers, error) {
 	return p, nil
 }
 
-// checkOwn returns why the other nodes would refuse this node's own certificate, whatever the time.
+// checkOwn returns why the other nodes would refuse this node's own certificate. It ignores whether
+// the certificate is valid at the current time.
 func (p *Peers) checkOwn(set *Set) error {
 	var chain []*x509.Certificate
 	for _, raw := range set.Certificate.Certificate {
@@ -91,15 +93,16 @@ func (p *Peers) checkOwn(set *Set) error {
 		}
 		chain = append(chain, c)
 	}
-	// An expired certificate is accepted here: it may be replaced while the process runs.
+	// Accept an expired certificate, because its file may be replaced while the process runs.
 	if err := verify(set, chain); err != nil && set.outdated(time.Now()) == nil {
 		return err
 	}
 	return p.checkName(chain[0], p.cfg.NodeID)
 }
 
-// verify returns an error unless an authority of the set signed the chain, for a server and for a
-// client. A certificate that is only for clients does not identify a node.
+// verify returns an error unless an authority of the set signed the chain, and the certificate is
+// valid for servers and for clients. A certificate that is valid only for clients does not identify
+// a node.
 func verify(set *Set, chain []*x509.Certificate) error {
 	intermediates := x509.NewCertPool()
 	for _, c := range chain[1:] {
@@ -118,8 +121,8 @@ func verify(set *Set, chain []*x509.Certificate) error {
 	return nil
 }
 
-// checkName returns an error unless a certificate carries the name of all nodes or, if that is "",
-// the given name.
+// checkName returns an error unless a certificate carries the name in p.cfg.Name or, if that is "",
+// the name node.
 func (p *Peers) checkName(leaf *x509.Certificate, node string) error {
 	want := node
 	if p.cfg.Name != "" {
@@ -132,8 +135,8 @@ func (p *Peers) checkName(leaf *x509.Certificate, node string) error {
 	return nil
 }
 
-// ListenPeers returns a listener of other nodes, on a listener of plain connections, which it takes
-// over.
+// ListenPeers returns a listener for other nodes that runs TLS on the connections of plain. The new
+// listener closes plain.
 func (p *Peers) ListenPeers(plain net.Listener) *Listener {
 	config := p.Server()
 	return listen(plain, Protocol{Name: "cluster"}, p.cfg.Logger, func(raw net.Conn) (net.Conn, error) {
@@ -158,8 +161,8 @@ func (p *Peers) ListenPeers(plain net.Listener) *Listener {
 	})
 }
 
-// welcome reads the name of the node that has connected. It answers whether that node's certificate
-// carries this name, and returns an error if it does not.
+// welcome reads the name of the node that has connected. It accepts the node if that node's
+// certificate carries this name. Otherwise it sends a refusal and returns an error.
 func (p *Peers) welcome(conn *peerConn) error {
 	var head [2]byte
 	if _, err := io.ReadFull(conn, head[:]); err != nil {
@@ -183,8 +186,9 @@ func (p *Peers) welcome(conn *peerConn) error {
 	return err
 }
 
-// Dial connects to the named node or, if no name is known, to the node at the address. It
-// returns once that node has accepted this node's certificate.
+// Dial connects to the address and returns once the node there has accepted this node's
+// certificate. The certificate of that node must carry the name node or, if node is "", the host of
+// the address.
 func (p *Peers) Dial(ctx context.Context, addr, node string) (net.Conn, error) {
 	raw, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -208,15 +212,15 @@ func (p *Peers) Dial(ctx context.Context, addr, node string) (net.Conn, error) {
 	return raw, nil
 }
 
-// greet runs the handshake with the named node, and waits until that node has accepted this
-// node.
+// greet runs the handshake, checks the name of the other node, and waits until that node has
+// accepted this node.
 func (p *Peers) greet(ctx context.Context, raw net.Conn, node string) (net.Conn, error) {
 	set := p.Current()
 	conn := &peerConn{tls.Client(raw, &tls.Config{
 		Certificates: []tls.Certificate{set.Certificate},
 		MinVersion:   tls.VersionTLS12,
-		// VerifyConnection verifies the chain as crypto/tls would. It also verifies the name, and
-		// accepts the common name, which crypto/tls ignores.
+		// Skip the verification of crypto/tls, because it ignores the common name. VerifyConnection
+		// verifies the chain and the name instead.
 		InsecureSkipVerify: true,
 		VerifyConnection: func(state tls.ConnectionState) error {
 			if err := verify(set, state.PeerCertificates); err != nil {
@@ -257,14 +261,14 @@ func (p *Peers) countPlain(direction string, raw net.Conn, args ...any) {
 	p.limited.Warn("a connection between nodes has no TLS: without --cluster-tls-permissive it would be refused", args...)
 }
 
-// peerConn is a connection to another node. Its Close closes at once: crypto/tls would first wait
-// up to 5 s to notify a peer that may be frozen. The notice is not needed, because every message
-// between nodes marks its own end.
+// peerConn is a connection to another node. Its Close closes at once, without the close-notify
+// alert of TLS: crypto/tls would wait up to 5 s to send it to a frozen peer. The alert is not
+// needed, because every message between nodes marks its own end.
 type peerConn struct{ *tls.Conn }
 
 func (c *peerConn) Close() error { return c.NetConn().Close() }
 
-// begunConn is a connection whose first bytes were read already.
+// begunConn is a connection whose first bytes are in a buffer.
 type begunConn struct {
 	net.Conn
 	first *bufio.Reader

@@ -16,14 +16,15 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// peer is a node of a test, with files that trust the given authorities.
+// peer is the Peers of one node of a test, with its log and the directory of its files.
 type peer struct {
 	*Peers
 	log *proctest.Buffer
 	dir string
 }
 
-// newPeer returns a node with a certificate. change, if not nil, changes its configuration.
+// newPeer returns a node with the certificate pair that trusts the authorities cas. change, if not
+// nil, changes its configuration.
 func newPeer(t *testing.T, id string, pair pki.Pair, change func(*PeersConfig), cas ...*must.Authority) peer {
 	t.Helper()
 	p := peer{log: new(proctest.Buffer), dir: t.TempDir()}
@@ -62,7 +63,7 @@ func (p peer) listen(t *testing.T) string {
 	return echo(t, p.ListenPeers(tcp(t)))
 }
 
-// reach dials a node and checks that it answers.
+// reach dials a node and checks that the node answers.
 func (p peer) reach(addr, node string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), must.BecomeMax)
 	defer cancel()
@@ -89,7 +90,7 @@ func TestPeers(t *testing.T) {
 		name           string
 		server, client peer
 		dialled        string
-		why            string // "" if they reach each other
+		why            string // part of the error; "" if the client reaches the server
 	}{
 		{"two nodes", newPeer(t, "n1", ca.Issue(must.NodeLeaf("n1")), nil, ca), newPeer(t, "n2", ca.Issue(must.NodeLeaf("n2")), nil, ca), "n1", ""},
 		{"a node whose name nobody knows", newPeer(t, "n1", ca.Issue(must.NodeLeaf("n1")), nil, ca), newPeer(t, "n2", ca.Issue(must.NodeLeaf("n2")), nil, ca), "", ""},
@@ -116,8 +117,8 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// TestPeersRefuseClients: a certificate that is good only for clients does not identify a node,
-// even if it carries the name of one.
+// TestPeersRefuseClients: a certificate that is valid only for clients does not identify a node,
+// even if it carries a node's name.
 func TestPeersRefuseClients(t *testing.T) {
 	ca := must.NewAuthority(t)
 	p := newPeer(t, "n1", ca.Issue(must.NodeLeaf("n1")), nil, ca)
@@ -136,8 +137,7 @@ func TestPeersRefuseClients(t *testing.T) {
 	must.Become(t, "it is logged", func() bool { return p.log.Has("it does not speak TLS") })
 }
 
-// TestOpenPeersRefuses: a node reports when it starts that no other node would accept its
-// certificate.
+// TestOpenPeersRefuses: a node with a certificate that no other node would accept does not start.
 func TestOpenPeersRefuses(t *testing.T) {
 	ca, rogue := must.NewAuthority(t), must.NewAuthority(t)
 	for _, tc := range []struct {
@@ -156,8 +156,8 @@ func TestOpenPeersRefuses(t *testing.T) {
 	}
 }
 
-// TestPermissive: while a cluster turns TLS on, nodes with and without TLS reach each other. So do
-// nodes whose certificates would otherwise be refused.
+// TestPermissive: with Permissive, nodes with and without TLS reach each other. So do nodes whose
+// certificates would otherwise be refused.
 func TestPermissive(t *testing.T) {
 	ca, rogue := must.NewAuthority(t), must.NewAuthority(t)
 	permissive := func(c *PeersConfig) { c.Permissive = true }
@@ -184,7 +184,7 @@ func TestPermissive(t *testing.T) {
 	must.Do(t, strange.reach(addr, "n1"))
 	must.Do(t, p2.reach(newPeer(t, "n1", ca.Issue(must.NodeLeaf("n1")), nil, ca).listen(t), "n1"))
 
-	// A node of an earlier version closes connections that it does not understand.
+	// A node without TLS closes connections that it does not understand.
 	before := tcp(t)
 	go func() {
 		for {
@@ -210,8 +210,8 @@ func TestPermissive(t *testing.T) {
 	}
 }
 
-// TestPeersRotate: nodes change to certificates of a new authority, and trust both authorities in
-// between.
+// TestPeersRotate: nodes change to certificates of a new authority. In between, they trust both
+// authorities.
 func TestPeersRotate(t *testing.T) {
 	old, next := must.NewAuthority(t), must.NewAuthority(t)
 	nodes := []peer{

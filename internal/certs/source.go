@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// pollEvery is how often the files are read. Their size and time alone would not show every
-	// change. A link may lead elsewhere, and a new file may have the same size and time.
+	// pollEvery is how often the files are read. Sizes and times alone would not show every change:
+	// a link may point to another file, or a new file may have the same size and time.
 	pollEvery = 2 * time.Second
-	// fileBytesMax bounds a file: hundreds of authorities.
+	// fileBytesMax bounds a file. It is enough for hundreds of authorities.
 	fileBytesMax = 1 << 20
-	// A certificate counts as a problem from expiresSoon before its end. Automatic renewals happen
-	// weeks before the end.
+	// A certificate that ends within expiresSoon is a problem, because an automatic renewal would
+	// have replaced it weeks before its end.
 	expiresSoon = 14 * 24 * time.Hour
 )
 
@@ -33,19 +33,20 @@ var ErrBadFiles = errors.New("not a usable certificate")
 
 // Config configures Open.
 type Config struct {
-	// Setting is the prefix of the settings that name the files, such as "tls" for tls-cert,
-	// for errors, logs and metrics.
+	// Setting is the prefix of the settings that name the files, such as "tls" for tls-cert.
+	// Errors, logs and metrics contain it.
 	Setting string
 	// CASetting is the setting that names CAFile.
 	CASetting string
-	// CertFile and KeyFile hold a certificate with its chain, and its key, in PEM. CAFile holds the
-	// authorities that may have signed a peer's certificate; it may be "".
+	// CertFile and KeyFile are the PEM files of a certificate with its chain, and of its key.
+	// CAFile is the PEM file of the authorities that may have signed a peer's certificate; it may
+	// be "".
 	CertFile, KeyFile, CAFile string
-	// Check returns the reason why a valid set must not be used. If Check is nil, there is no such
-	// check.
+	// Check returns an error if a valid set must not be used. It may be nil.
 	Check func(*Set) error
-	// CheckPeer returns why a peer's certificate is not accepted, although one of the authorities
-	// signed it for clients. If CheckPeer is nil, there is no such check.
+	// CheckPeer is an additional check of a peer's certificate that one of the authorities has
+	// signed for clients. It returns an error if the certificate must not be accepted. It may be
+	// nil.
 	CheckPeer func(set *Set, chain []*x509.Certificate) error
 	Logger    *slog.Logger
 
@@ -60,12 +61,12 @@ type Set struct {
 	server      *tls.Config
 }
 
-// Source is a set of files, read again when they change. It is safe for concurrent use.
+// Source is a set of files, which it rereads when they change. It is safe for concurrent use.
 type Source struct {
 	cfg     Config
 	current atomic.Pointer[Set]
 	errors  atomic.Uint64
-	refused atomic.Pointer[string] // why the present files are not in use; nil if they are
+	refused atomic.Pointer[string] // why the current contents of the files are not in use; nil if they are
 	stop    chan struct{}          // closed by Close
 	stopped chan struct{}          // closed when follow has ended
 
@@ -77,8 +78,8 @@ type Source struct {
 	}
 }
 
-// Open reads the files, and follows them until Close. An expired certificate is no error: it
-// may be replaced while the process runs.
+// Open reads the files, and follows their changes until Close. An expired certificate is not an
+// error, because it may be replaced while the process runs.
 func Open(cfg Config) (*Source, error) {
 	s := &Source{cfg: cfg, stop: make(chan struct{}), stopped: make(chan struct{})}
 	contents, err := s.read()
@@ -117,7 +118,7 @@ func (s *Source) Problem(now time.Time) string {
 	return ""
 }
 
-// Close stops reading the files. The newest set stays in use.
+// Close stops reading the files. The set in use stays in use.
 func (s *Source) Close() {
 	close(s.stop)
 	<-s.stopped
@@ -138,8 +139,8 @@ func (s *Source) follow() {
 	}
 }
 
-// poll loads changed files once two polls in turn have read the same contents: a certificate and its
-// key are written one after the other.
+// poll reads the files. It loads changed contents only if the previous poll has read the same,
+// because a certificate and its key are written one after the other.
 func (s *Source) poll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,13 +172,13 @@ func (s *Source) Reload() error {
 		s.refused.Store(nil)
 		return nil
 	}
-	s.mu.failed = [sha256.Size]byte{} // report it again: someone asked
+	s.mu.failed = [sha256.Size]byte{} // so that loadLocked reports it again to whoever requested the reload
 	return s.loadLocked(contents, sum, err)
 }
 
-// loadLocked uses contents from now on, or counts and logs why it does not. It logs the same
-// contents once. A later call tries the same contents again, because their certificate may have
-// become valid.
+// loadLocked parses contents and puts the result into use. If this fails, it counts and logs the
+// error, but only once for the same contents. A later call tries the same contents again, because
+// the certificate may have become valid.
 func (s *Source) loadLocked(contents files, sum [sha256.Size]byte, err error) error {
 	var set *Set
 	if err == nil {
@@ -247,7 +248,7 @@ func readFile(path string) ([]byte, error) {
 	return content, err
 }
 
-// parse returns the set that files contain. Every error is ErrBadFiles.
+// parse returns the set that the files contain. Every error wraps ErrBadFiles.
 func (s *Source) parse(f files) (*Set, error) {
 	pair, err := tls.X509KeyPair(f.cert, f.key)
 	if err != nil {
@@ -292,7 +293,7 @@ func (s *Source) serverConfig(set *Set) *tls.Config {
 	return c
 }
 
-// Server returns the configuration of a listener. Each handshake uses the newest set.
+// Server returns the configuration of a listener. Each handshake uses the current set.
 func (s *Source) Server() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -318,8 +319,8 @@ func parseAuthorities(content []byte) ([]*x509.Certificate, error) {
 	return all, nil
 }
 
-// outdated returns an error if the certificate is not valid at a time. It does not check the
-// authorities, because an old authority may stay beside the new one.
+// outdated returns an error if the certificate is not valid at the time now. It does not check the
+// authorities, because the file may still contain an expired authority beside the new one.
 func (set *Set) outdated(now time.Time) error {
 	leaf := set.Certificate.Leaf
 	switch {

@@ -16,13 +16,13 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// opened is a source of a test, with its log.
+// opened is a source and its log.
 type opened struct {
 	*Source
 	log *proctest.Buffer
 }
 
-// open opens a source of the files, for as long as the test runs.
+// open opens a source, and closes it when the test ends.
 func open(t *testing.T, cfg Config) opened {
 	t.Helper()
 	log := new(proctest.Buffer)
@@ -35,8 +35,8 @@ func open(t *testing.T, cfg Config) opened {
 
 func (o opened) subject() string { return o.Current().Certificate.Leaf.Subject.CommonName }
 
-// TestFilesThatChangeAreUsed: the source finds changed files without a call. It finds them even if
-// a link now leads elsewhere, or if size and time are the same.
+// TestFilesThatChangeAreUsed: the source loads changed files by itself, even if only a link has
+// changed.
 func TestFilesThatChangeAreUsed(t *testing.T) {
 	ca := must.NewAuthority(t)
 	dir := t.TempDir()
@@ -44,7 +44,7 @@ func TestFilesThatChangeAreUsed(t *testing.T) {
 		must.Do(t, os.Mkdir(filepath.Join(dir, version), 0o700))
 		must.WriteCert(t, filepath.Join(dir, version), "tls", ca.Issue(must.NodeLeaf("node-"+version)))
 	}
-	link := filepath.Join(dir, "data") // as Kubernetes mounts a secret
+	link := filepath.Join(dir, "data") // a link, as in a secret that Kubernetes mounts
 	must.Do(t, os.Symlink("a", link))
 	s := open(t, Config{CertFile: filepath.Join(link, "tls.crt"), KeyFile: filepath.Join(link, "tls.key"), pollEvery: time.Millisecond})
 	if got := s.subject(); got != "node-a" {
@@ -55,8 +55,8 @@ func TestFilesThatChangeAreUsed(t *testing.T) {
 	must.Become(t, "the new certificate is used", func() bool { return s.subject() == "node-b" })
 }
 
-// TestBadFilesKeepTheOldOnes: bad files are counted and logged once while they stay, and good files
-// after them are used.
+// TestBadFilesKeepTheOldOnes: invalid files are counted and logged once, as long as they do not
+// change. Later valid files are used.
 func TestBadFilesKeepTheOldOnes(t *testing.T) {
 	ca := must.NewAuthority(t)
 	good := ca.Issue(must.NodeLeaf("good"))
@@ -85,7 +85,7 @@ func TestBadFilesKeepTheOldOnes(t *testing.T) {
 			before := s.Current()
 			must.WriteCert(t, dir, "tls", pki.Pair{Cert: tc.cert, Key: tc.key})
 			must.ReplaceFile(t, caFile, tc.ca)
-			for range 4 { // two polls see that the files have settled
+			for range 4 { // poll loads files that two polls in a row have read
 				s.poll()
 			}
 			if s.Current() != before || s.errors.Load() != 1 {
@@ -138,8 +138,8 @@ func TestFileThatIsGoneKeepsTheOldOne(t *testing.T) {
 	}
 }
 
-// TestFilesAreReadOnceTheyHaveSettled: it is no error if the new certificate is there and its key
-// is not yet.
+// TestFilesAreReadOnceTheyHaveSettled: it is no error if the new certificate is written before its
+// key.
 func TestFilesAreReadOnceTheyHaveSettled(t *testing.T) {
 	ca, dir := must.NewAuthority(t), t.TempDir()
 	f := must.WriteCert(t, dir, "tls", ca.Issue(must.NodeLeaf("old")))

@@ -16,11 +16,12 @@ import (
 
 const (
 	architecture = "../../docs/ARCHITECTURE.md"
-	// architectureWordsMax is what a newcomer reads in a quarter of an hour.
+	// architectureWordsMax is the number of words that a newcomer reads in a quarter of an hour.
 	architectureWordsMax = 3000
 	// behavioursMin is the smallest number of rows that the table of behaviours may have.
 	behavioursMin = 30
-	// explainLines is the size from which a package needs more than a short package comment.
+	// explainLines is the number of lines above which a package needs more than a short package
+	// comment.
 	explainLines = 800
 	// commentWordsMin is the least number of words in a package comment that replaces a DESIGN.md.
 	commentWordsMin = 60
@@ -38,8 +39,8 @@ func read(t *testing.T, path string) string {
 // documentWordsMax bounds documents that a person reads from the beginning to the end.
 var documentWordsMax = map[string]int{"docs/ARCHITECTURE.md": architectureWordsMax, "docs/OPERATING.md": 6000}
 
-// documentBytesMax bounds documents that could grow by text that nobody reads. Examples of errors
-// belong in api/testdata/contract.yaml, and former measurements in git.
+// documentBytesMax bounds documents that otherwise grow by text that nobody reads. Instead, put
+// examples of errors into api/testdata/contract.yaml, and leave former measurements to git.
 var documentBytesMax = map[string]int{"docs/openapi.yaml": 173_000, "docs/BENCHMARKS.md": 24_500}
 
 func TestDocumentsAreShort(t *testing.T) {
@@ -82,7 +83,8 @@ func TestBehavioursExist(t *testing.T) {
 	}
 }
 
-// placeProblem returns why "file.go: Function, Type.Method" is no place in the tree, or "".
+// placeProblem returns what is wrong with a place of the form "file.go: Function, Type.Method", or
+// "" if the file declares all these functions.
 func placeProblem(root, place string) string {
 	file, names, ok := strings.Cut(place, ": ")
 	if !ok || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
@@ -106,7 +108,7 @@ func placeProblem(root, place string) string {
 	return ""
 }
 
-// nameOf returns a function's name, with the type of its receiver in front.
+// nameOf returns Function for a function and Type.Method for a method.
 func nameOf(f *ast.FuncDecl) string {
 	if f.Recv == nil {
 		return f.Name.Name
@@ -134,7 +136,7 @@ func TestPlaceProblem(t *testing.T) {
 	}{
 		{"scarce/wait.go: opened", true},
 		{"scarce/wait.go: Wait.Over, opened", true},
-		{"scarce/wait.go: Over", false}, // a method needs its type
+		{"scarce/wait.go: Over", false}, // a method is found only by Type.Method
 		{"scarce/wait.go: opened, opens", false},
 		{"scarce/waits.go: opened", false},
 		{"scarce/wait_test.go: TestWait", false},
@@ -147,7 +149,7 @@ func TestPlaceProblem(t *testing.T) {
 }
 
 // TestLargePackagesAreExplained checks that each large package has a DESIGN.md, or a package
-// comment that says what the package owns, what it never does, and its invariant.
+// comment that states what the package owns, what it never does, and its invariant.
 func TestLargePackagesAreExplained(t *testing.T) {
 	large := 0
 	err := filepath.WalkDir("../..", func(dir string, d fs.DirEntry, err error) error {
@@ -201,7 +203,7 @@ var (
 	neverWord = regexp.MustCompile(`\b(never|knows no|knows nothing|knows neither)\b`)
 )
 
-// lacksOf returns what a package comment of a large package lacks, or "".
+// lacksOf returns what is missing in the package comment of a large package, or "".
 func lacksOf(comment string) string {
 	switch {
 	case len(strings.Fields(comment)) < commentWordsMin:
@@ -238,8 +240,8 @@ var (
 	fenced  = regexp.MustCompile("(?ms)^```.*?^```")
 )
 
-// TestLinks checks that every relative link of every document leads to a file, and to a
-// heading if it names one.
+// TestLinks checks that the target of every relative link in every document exists: the file and,
+// if the link names one, the heading.
 func TestLinks(t *testing.T) {
 	links := 0
 	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {

@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// rule is the policy of the whole tree. Imports go down only; a package that is not named here may
-// not exist. Each of several imports has its own line, so that changes rarely conflict.
+// rule lists all packages and what each may import, in an order in which packages import only
+// earlier ones. A package that is not listed may not exist. If a package may import several, each
+// has its own line, so that changes rarely conflict.
 const rule = `
 	# Columns and their settings, in the catalog and for clients; why columns refuse ops.
 	client/column:
@@ -527,9 +528,9 @@ func TestFloors(t *testing.T) {
 	}
 }
 
-// TestMap checks the list of layers in docs/ARCHITECTURE.md: it has a line for each package of
-// the programs, apart from the commands of countctl, and packages import only those in lines
-// below their own.
+// TestMap checks the list of layers in docs/ARCHITECTURE.md: it has a line for each package of the
+// programs, except the commands of countctl. A package may import only packages in lines below its
+// own.
 func TestMap(t *testing.T) {
 	r, err := ParseRule(rule)
 	if err != nil {

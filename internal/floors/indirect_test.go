@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-// unwanted are archived or heavy modules that come with others.
+// unwanted are archived or heavy modules that are only indirect dependencies.
 var unwanted = []string{"github.com/boltdb/bolt", "github.com/coreos/etcd", "github.com/getsentry/sentry-go"}
 
-// TestUnwantedModulesAreJustified: docs/ARCHITECTURE.md explains each unwanted module that a
-// program is linked with, and no other one.
+// TestUnwantedModulesAreJustified: docs/ARCHITECTURE.md explains exactly those unwanted modules
+// that are linked into a program.
 func TestUnwantedModulesAreJustified(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", "../../cmd/...").Output()
 	if err != nil {

@@ -10,14 +10,15 @@ import (
 	"testing"
 )
 
-// knowsKinds are the packages under shard that know the meaning of some kinds, for example which rows
-// and bodies leave memory. Package replica carries the sets of members beside a snapshot.
+// knowsKinds are the packages under shard that may name kinds of shards. Package tiering chooses
+// which rows and bodies leave memory. Package replica carries the sets of members beside a
+// snapshot.
 var knowsKinds = []string{"shard/replica", "shard/tiering"}
 
 var ofKind = regexp.MustCompile(`"github\.com/countd/countd/raftfsm/(counters|unread|feed|rows)"|\bcodec\.Kind(Counters|Unread|Feed|Board)\b|\bkinds\.(Counters|Unread|Feed|Board|Keyspace[A-Z]\w*)\b`)
 
-// TestShardKnowsNoKind checks that the packages under shard name no kind of shards: package kinds lists
-// them all, and their traits.
+// TestShardKnowsNoKind checks that the other packages under shard name no kind of shard. They find
+// kinds and their traits in package kinds.
 func TestShardKnowsNoKind(t *testing.T) {
 	read := 0
 	err := filepath.WalkDir("../../shard", func(name string, d fs.DirEntry, err error) error {

@@ -11,18 +11,18 @@ import (
 	"strings"
 )
 
-// Size is how large one package is, without its tests.
+// Size is the size of one package, without its tests.
 type Size struct {
 	Package string // relative to the module
 	Lines   int
 	Type    string // the type with the most methods
 	Methods int    // of Type
-	Cycle   int    // files in the largest group of files that all depend on each other
+	Cycle   int    // number of files in the largest set of files that all depend on each other
 
-	Positional []string // places of struct literals with more than positionalMax values without names
+	Positional []string // places of struct literals with more than positionalMax values without field names
 }
 
-// positionalMax is the most values that a struct literal may have without the names of the fields.
+// positionalMax is how many values without field names a struct literal may have.
 const positionalMax = 3
 
 // Sizes returns the size of every package under root.
@@ -62,14 +62,14 @@ func Sizes(root string) ([]Size, error) {
 	return sizes, err
 }
 
-// productFiles parses the files of a directory that are not tests.
+// productFiles parses the Go files of a directory, except tests. lines is their number of lines.
 func productFiles(fset *token.FileSet, dir string) (files []*ast.File, lines int, err error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
 		return nil, 0, err
 	}
 	for _, name := range names {
-		if strings.HasSuffix(name, "_test.go") || strings.HasSuffix(name, "_other.go") { // files for systems on which the server does not run
+		if strings.HasSuffix(name, "_test.go") || strings.HasSuffix(name, "_other.go") { // skip _other.go, which is for systems on which the server does not run
 			continue
 		}
 		src, err := os.ReadFile(name)
@@ -88,7 +88,7 @@ func productFiles(fset *token.FileSet, dir string) (files []*ast.File, lines int
 func sizeOf(name string, lines int, fset *token.FileSet, imp types.Importer, files []*ast.File) Size {
 	size := Size{Package: name, Lines: lines}
 	uses := map[*ast.Ident]types.Object{}
-	conf := types.Config{Importer: imp, Error: func(error) {}} // names of empty packages are unknown
+	conf := types.Config{Importer: imp, Error: func(error) {}} // ignore errors, because names of other packages are unknown
 	literals := map[ast.Expr]types.TypeAndValue{}
 	pkg, _ := conf.Check(name, fset, files, &types.Info{Uses: uses, Types: literals})
 	for e, t := range literals {
@@ -102,7 +102,7 @@ func sizeOf(name string, lines int, fset *token.FileSet, imp types.Importer, fil
 			size.Type, size.Methods = named.Obj().Name(), named.NumMethods()
 		}
 	}
-	needs := map[string]map[string]bool{} // file → files that declare what it uses
+	needs := map[string]map[string]bool{} // by file: the other files that declare what the file uses
 	for id, o := range uses {
 		if o.Pkg() != pkg || !o.Pos().IsValid() || !beyondFunctions(o, pkg) {
 			continue
@@ -117,14 +117,15 @@ func sizeOf(name string, lines int, fset *token.FileSet, imp types.Importer, fil
 	return size
 }
 
-// isPositional reports whether a literal is of a struct of the package itself, with more than
-// positionalMax values without names. For structs of other packages, go vet refuses every such value.
+// isPositional reports whether a literal of a struct type has more than positionalMax values
+// without field names. It checks only structs of the package itself, because go vet checks those of
+// other packages.
 func isPositional(lit *ast.CompositeLit, t types.Type) bool {
 	if t == nil || len(lit.Elts) <= positionalMax {
 		return false
 	}
 	under := t.Underlying()
-	if p, ok := under.(*types.Pointer); ok { // an element of a list of pointers
+	if p, ok := under.(*types.Pointer); ok { // a literal without a type in a list of pointers
 		under = p.Elem().Underlying()
 	}
 	_, isStruct := under.(*types.Struct)
@@ -174,11 +175,11 @@ func largestCycle(needs map[string]map[string]bool) int {
 	return largest
 }
 
-// emptyPackages imports a package without names for every path but sync/atomic, whose
-// pointers hold types of the importing package.
+// emptyPackages is an importer that returns an empty package for every path except sync/atomic.
+// That package is needed because an atomic.Pointer contains a type of the importing package.
 type emptyPackages struct{ atomic *types.Package }
 
-// pointers is the part of sync/atomic that leads from one type of a package to another.
+// pointers declares the part of sync/atomic that connects types of the importing package.
 const pointers = `package atomic
 type Pointer[T any] struct{ _ *T }
 func (*Pointer[T]) Load() *T
@@ -197,5 +198,5 @@ func (e *emptyPackages) Import(path string) (*types.Package, error) {
 	return pkg, nil
 }
 
-// Limits are bounds of a package.
+// Limits are bounds on the Size of a package.
 type Limits struct{ Lines, Methods, Cycle int }

@@ -20,13 +20,13 @@ import (
 	"strings"
 )
 
-// Module is the module path that the rule's package names are relative to.
+// Module is the path of the module. Package names in the rule are relative to it.
 const Module = "github.com/countd/countd"
 
 // Edge is one import found in a tree.
 type Edge struct {
-	From string // importing package, relative to the module; "." is its root
-	To   string // imported path; relative to the module when inside it
+	From string // importing package, relative to the module; "." is the module's root
+	To   string // imported path; relative to the module if it is inside the module
 	File string // slash-separated, relative to the tree's root
 	Test bool   // File is a test
 }
@@ -34,8 +34,8 @@ type Edge struct {
 // inside reports whether the imported package is one of the module.
 func (e Edge) inside() bool { return e.To == "." || !strings.Contains(firstElement(e.To), ".") }
 
-// Read returns every import of every Go file under root that is not of the standard library.
-// It ignores build constraints: files for other systems must keep the rule too.
+// Read returns every import in the Go files under root, except imports of the standard library. It
+// ignores build constraints, because files for other systems must also follow the rule.
 func Read(root string) ([]Edge, error) {
 	var edges []Edge
 	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
@@ -65,8 +65,8 @@ func Read(root string) ([]Edge, error) {
 	return edges, nil
 }
 
-// isModule reports whether a directory is a module of its own, such as a benchmark's peer: no
-// package of the tree can import it.
+// isModule reports whether a directory is a separate module, such as a program that a benchmark
+// compares. No package of the tree can import it.
 func isModule(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, "go.mod"))
 	return err == nil
@@ -108,11 +108,11 @@ func firstElement(importPath string) string {
 	return first
 }
 
-// Rule holds what each package may import. A pattern that ends in /... matches a directory
-// and all below it.
+// Rule states what each package may import. A pattern that ends in /... matches a directory and all
+// directories below it.
 type Rule struct {
-	allowed  map[string][]string // package pattern → patterns of the packages that it may import
-	confined map[string][]string // module pattern → the only package patterns that may import it
+	allowed  map[string][]string // by package pattern: patterns of the packages that it may import
+	confined map[string][]string // by module pattern: patterns of the only packages that may import it
 	tests    []string            // patterns of packages that any test may import
 	testsOf  map[string][]string // package → patterns of the packages that only its tests may import
 }
