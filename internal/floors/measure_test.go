@@ -28,8 +28,8 @@ const positionalMax = 3
 // Sizes returns the size of every package under root.
 //
 // It checks the types of one package at a time, and treats other packages as empty, apart from
-// sync/atomic. So it misses a dependency through a value that a generic function of another package
-// returns: Cycle is a lower bound.
+// sync/atomic. So Cycle is a lower bound: Sizes misses a dependency through a value that a generic
+// function of another package returns.
 func Sizes(root string) ([]Size, error) {
 	var sizes []Size
 	fset := token.NewFileSet()

@@ -1,5 +1,5 @@
-// Package floors owns the rule of which package may import which and the limits of their sizes, and
-// checks a source tree against them. It never builds or runs the code that it reads.
+// Package floors owns two policies, and checks a source tree against them: which package may import
+// which, and how large a package may be. It never builds or runs the code that it reads.
 //
 // Invariant: every package of the tree is in the rule, so that adding one is a decision, not
 // an accident.
@@ -114,7 +114,7 @@ type Rule struct {
 	allowed  map[string][]string // by package pattern: patterns of the packages that it may import
 	confined map[string][]string // by module pattern: patterns of the only packages that may import it
 	tests    []string            // patterns of packages that any test may import
-	testsOf  map[string][]string // package → patterns of the packages that only its tests may import
+	testsOf  map[string][]string // by package: patterns of further packages that its tests may import
 }
 
 var errSyntax = errors.New("not a line of the rule")
@@ -154,8 +154,7 @@ func ParseRule(text string) (*Rule, error) {
 	return r, nil
 }
 
-// Breaches returns a sentence for each edge that the rule does not allow, in
-// the order of files.
+// Breaches returns a sentence for each edge that the rule does not allow, sorted by file.
 func (r *Rule) Breaches(edges []Edge) []string {
 	edges = slices.Clone(edges)
 	slices.SortStableFunc(edges, func(a, b Edge) int { return cmp.Compare(a.File, b.File) })
@@ -187,8 +186,8 @@ func (r *Rule) problem(e Edge) string {
 	return fmt.Sprintf("%s may not import %s", e.From, e.To)
 }
 
-// placeOf returns the packages that a package may import, by the longest pattern that
-// matches it.
+// placeOf finds the longest pattern of r.allowed that matches pkg, and returns the packages that it
+// allows. It returns false if no pattern matches.
 func (r *Rule) placeOf(pkg string) ([]string, bool) {
 	best, placed := "", false
 	for pattern := range r.allowed {

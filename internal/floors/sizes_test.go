@@ -10,25 +10,25 @@ import (
 )
 
 // limits bound what a newcomer must keep in mind: the lines of a package, the methods of a type,
-// and the files that all depend on each other. Tests do not count.
+// and the number of files that all depend on each other. Tests do not count.
 var limits = Limits{Lines: 5000, Methods: 60, Cycle: 8}
 
-// larger has the bounds of packages that are not within limits yet. A bound may only fall.
+// larger contains the bounds of packages that still exceed limits. Never raise one.
 var larger = map[string]Limits{
 	"api": {Lines: 5376},
 }
 
-// linesMin is the size below which a package goes back into its callers.
+// linesMin is the size below which a package should be merged into its callers.
 const linesMin = 100
 
-// smaller has the packages below linesMin, and why they exist.
+// smaller contains the packages below linesMin, and why they exist.
 var smaller = map[string]string{
 	"cmd/countctl":  "a program",
 	"docs":          "go:embed reads only below the package",
 	"raftfsm/kinds": "the list of kinds, which import the packages that use it",
 }
 
-// packagesMax bounds the packages of the module. It may only fall.
+// packagesMax bounds the number of packages of the module. Never raise it.
 const packagesMax = 70
 
 // warnPercent is the share of a limit from which TestSizes warns; go test -v shows it.

@@ -9,10 +9,10 @@ import (
 // walksMin is the smallest number of walks that docs/ARCHITECTURE.md may have.
 const walksMin = 6
 
-// TestWalks checks the walks of requests in docs/ARCHITECTURE.md. A walk is a list of paths, each of which
-// begins at a package that an earlier path has passed. A → B needs an import of B by A. A ⇢ B is a call
-// through an interface: B imports A, or an earlier package of the path imports both A and B. No path
-// visits a package twice.
+// TestWalks checks the walks of requests in docs/ARCHITECTURE.md. A walk is a list of paths. Each
+// path but the first begins at a package of an earlier path. A → B requires that A imports B. A ⇢ B
+// is a call through an interface: B must import A, or an earlier package of the path must import
+// both A and B. No path visits a package twice.
 func TestWalks(t *testing.T) {
 	_, list, _ := strings.Cut(read(t, architecture), "\n## Walks\n")
 	list, _, _ = strings.Cut(list, "\n## ")

@@ -12,18 +12,18 @@ import (
 type Cable struct {
 	listener net.Listener
 	to       string
-	wg       sync.WaitGroup // everything that it has started
+	wg       sync.WaitGroup // all goroutines of the cable
 
 	mu struct {
 		sync.Mutex
 		conns  map[net.Conn]struct{}
 		closed bool
 	}
-	Refuse atomic.Bool  // new connections are closed at once
+	Refuse atomic.Bool  // if true, new connections are closed at once
 	still  sync.RWMutex // while it is write-locked, no bytes pass
 }
 
-// NewCable starts a cable in front of an address. It ends with the test at the latest.
+// NewCable starts a cable in front of the address to. The end of the test closes the cable.
 func NewCable(t *testing.T, to string) *Cable {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -35,7 +35,7 @@ func NewCable(t *testing.T, to string) *Cable {
 	return c
 }
 
-// Addr returns the address to dial.
+// Addr returns the address of the cable, which peers dial.
 func (c *Cable) Addr() string { return c.listener.Addr().String() }
 
 // Close closes every connection and waits for the cable's goroutines.
@@ -58,8 +58,7 @@ func (c *Cable) Cut() {
 	}
 }
 
-// Hold keeps the connections open, but lets nothing through until the returned function
-// is called.
+// Hold keeps the connections open, but stops all traffic until release is called.
 func (c *Cable) Hold() (release func()) {
 	c.still.Lock()
 	return c.still.Unlock
@@ -88,7 +87,7 @@ func (c *Cable) serve() {
 	}
 }
 
-// copy moves bytes until either side is closed, and then closes the other side.
+// copy copies bytes until one connection is closed, and then closes the other one.
 func (c *Cable) copy(to io.WriteCloser, from io.ReadCloser) {
 	defer to.Close()
 	defer from.Close()

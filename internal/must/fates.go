@@ -11,19 +11,20 @@ import (
 	"time"
 )
 
-// Fates runs many callers of one method of node "b", and keeps the result of each call.
+// Fates runs many concurrent callers of one method of node "b", and records the result of each
+// call.
 type Fates struct {
 	Answered, NotSent, Lost atomic.Uint64
 
 	notSent, lost error
 
 	next    atomic.Uint64
-	told    sync.Map // request → error or nil
+	told    sync.Map // by request: the error of its call, or nil
 	stop    chan struct{}
 	running sync.WaitGroup
 
 	mu      sync.Mutex
-	handled map[uint64]int // request → how many times it was handled
+	handled map[uint64]int // by request: how many times it was handled
 }
 
 const callers = 16
@@ -43,7 +44,7 @@ func (f *Fates) End() {
 	f.running.Wait()
 }
 
-// Handlers returns the handlers, which answer each call after a moment.
+// Handlers returns the handler of the method, which answers each call after a moment.
 func (f *Fates) Handlers() map[string]func(context.Context, []byte) ([]byte, error) {
 	return map[string]func(context.Context, []byte) ([]byte, error){"count": func(_ context.Context, request []byte) ([]byte, error) {
 		f.mu.Lock()
@@ -82,7 +83,7 @@ func (f *Fates) callOne(t *testing.T, call Call) {
 		f.Answered.Add(1)
 	case errors.Is(err, f.notSent):
 		f.NotSent.Add(1)
-		time.Sleep(time.Millisecond) // pause, so that calls to a dead peer are no tight loop
+		time.Sleep(time.Millisecond) // pause, because a call to a dead peer fails at once
 	case errors.Is(err, f.lost):
 		f.Lost.Add(1)
 	default:
@@ -90,17 +91,18 @@ func (f *Fates) callOne(t *testing.T, call Call) {
 	}
 }
 
-// GoOn waits until more calls have been answered than there are callers.
+// GoOn waits until more than callers further calls are answered, so that at least one of them began
+// after GoOn.
 func (f *Fates) GoOn(t *testing.T) {
 	t.Helper()
 	before := f.Answered.Load()
 	Become(t, "calls are answered", func() bool { return f.Answered.Load() > before+callers })
 }
 
-// OutliveCuts starts the callers and cuts their line repeatedly. It checks that 1. no request is
-// handled twice; 2. an answered request was handled; 3. a request reported as not sent was never
-// handled; 4. calls succeed again once the line holds. closeNode ends the requests that may still
-// be in progress.
+// OutliveCuts starts the callers and repeatedly cuts line. It checks that 1. no request is handled
+// twice; 2. an answered request was handled; 3. a request reported as not sent was never handled;
+//  4. calls succeed again after each cut. closeNode must end the requests that may still be in
+//     progress.
 func (f *Fates) OutliveCuts(t *testing.T, call Call, line *Cable, closeNode func()) {
 	t.Helper()
 	f.Start(t, call)
@@ -120,9 +122,9 @@ func (f *Fates) OutliveCuts(t *testing.T, call Call, line *Cable, closeNode func
 	f.MustBeTrue(t)
 }
 
-// OutliveRestarts starts the callers, and restarts the node at other addresses. It checks 1 to 4
-// of OutliveCuts, and that 5. no call is lost: the node answers it before it closes, or the call
-// is not sent.
+// OutliveRestarts starts the callers, and repeatedly calls restart, which restarts the node at
+// another address. It checks 1 to 4 of OutliveCuts, and that 5. no call is lost: a node answers a
+// call before it closes, or the call is not sent.
 func (f *Fates) OutliveRestarts(t *testing.T, call Call, restart, closeNode func()) {
 	t.Helper()
 	f.Start(t, call)
@@ -139,8 +141,8 @@ func (f *Fates) OutliveRestarts(t *testing.T, call Call, restart, closeNode func
 	}
 }
 
-// MustBeTrue checks the results of the calls against the calls that the handlers have served. The
-// handlers must have ended.
+// MustBeTrue checks the results of the calls against the requests that the handlers have served.
+// The handlers must have ended.
 func (f *Fates) MustBeTrue(t *testing.T) {
 	t.Helper()
 	f.mu.Lock()

@@ -1,6 +1,6 @@
-// Package must holds what tests of many packages share: checks, the longest wait of a test, models of
-// calls between nodes, a cable that a test cuts, and certificates.
-// A check that fails ends the test.
+// Package must contains helpers that tests of many packages share: checks, callers that verify
+// calls between nodes, a network cable that a test can cut, and certificates. A check that fails
+// ends the test.
 package must
 
 import (
@@ -13,7 +13,7 @@ import (
 // times as long as an idle machine.
 const BecomeMax = time.Minute
 
-// Become polls until a condition holds.
+// Become polls until holds returns true. After BecomeMax it ends the test.
 func Become(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(BecomeMax)
@@ -25,7 +25,7 @@ func Become(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// Do ends the test with an error.
+// Do ends the test if err is not nil.
 func Do(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -33,7 +33,7 @@ func Do(t testing.TB, err error) {
 	}
 }
 
-// Flipped returns a copy with one bit of a byte flipped.
+// Flipped returns a copy of content with one bit of the byte at the index at flipped.
 func Flipped(content []byte, at int) []byte {
 	c := bytes.Clone(content)
 	c[at] ^= 0x40

@@ -45,8 +45,8 @@ func Within10s(t testing.TB) context.Context {
 	return ctx
 }
 
-// LeaveNothing checks at the end of the test that no goroutines of calls, batchers and gRPC are
-// left. Everything that the test opens after the call must be closed by then.
+// LeaveNothing checks at the end of the test that no goroutine of a call, a batcher or gRPC is
+// left. Its check runs after the cleanups that the test registers later.
 func LeaveNothing(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() {

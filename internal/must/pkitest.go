@@ -49,7 +49,7 @@ func (a *Authority) Issue(leaf pki.Leaf) pki.Pair {
 	return pair
 }
 
-// Client returns a certificate as clients use it.
+// Client issues a certificate and returns it in the form that tls.Config needs.
 func (a *Authority) Client(leaf pki.Leaf) tls.Certificate {
 	a.t.Helper()
 	pair := a.Issue(leaf)
@@ -67,7 +67,7 @@ func WriteCert(t testing.TB, dir, name string, pair pki.Pair) CertFiles {
 	return f
 }
 
-// ReplaceFile writes a file as a whole, so that no reader sees a part of it.
+// ReplaceFile replaces a file atomically by the concatenated contents. It returns path.
 func ReplaceFile(t testing.TB, path string, contents ...[]byte) string {
 	t.Helper()
 	var all []byte
@@ -79,7 +79,7 @@ func ReplaceFile(t testing.TB, path string, contents ...[]byte) string {
 	return path
 }
 
-// NodeLeaf returns the unsigned certificate of a node on the loopback interface.
+// NodeLeaf returns the description of a certificate for a node on the loopback interface.
 func NodeLeaf(name string) pki.Leaf {
 	return pki.Leaf{Name: name, Hosts: []string{"localhost", "127.0.0.1"}, Node: true}
 }

@@ -13,20 +13,20 @@ import (
 	"time"
 )
 
-// Fault describes the answer of the front in place of the node's.
+// Fault describes the answer that the front sends instead of the node's answer.
 type Fault struct {
 	Status     int
 	Code       string
 	Message    string
 	Field      string
-	Body       string // the whole answer, in place of an error; "" for none
-	RetryAfter string // header; "" for none
+	Body       string // the whole body of the answer, instead of an error; "" for an error
+	RetryAfter string // value of the header Retry-After; "" for no header
 	After      bool   // the node still applies the request
 	// Shards restricts After to these shards of posts; nil for all. The fault then lists the ids of
 	// the ops that were applied. If Status is 504, it also lists the other ids, as unknown.
 	Shards []int
-	Late   time.Duration // with After: the time from the answer until the node gets the request; 0 means before the answer
-	Hang   bool          // no answer: the connection is cut
+	Late   time.Duration // with After: how long after the answer the node receives the request; 0 means before the answer
+	Hang   bool          // send no answer, but cut the connection
 }
 
 // SetFail replaces Fail. Requests in flight may still get the previous function.
@@ -39,7 +39,7 @@ func (s *Server) SetFail(fail func(r *http.Request, body []byte) *Fault) {
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		panic(http.ErrAbortHandler) // the caller has gone
+		panic(http.ErrAbortHandler) // the client has disconnected
 	}
 	s.mu.Lock()
 	fail, pass := s.Fail, http.Handler(s.mu.pass)
@@ -79,7 +79,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(refusal) // a caller that has gone does not matter
 }
 
-// apply sends a request to the node and drops the answer.
+// apply sends a request to the node, after the time late, and drops the answer.
 func (s *Server) apply(pass http.Handler, r *http.Request, body []byte, late time.Duration) {
 	if body == nil {
 		return
@@ -91,14 +91,14 @@ func (s *Server) apply(pass http.Handler, r *http.Request, body []byte, late tim
 		pass.ServeHTTP(httptest.NewRecorder(), again)
 		return
 	}
-	s.late.Go(func() { // ends by itself; the test's cleanup waits
+	s.late.Go(func() { // ends after the request; the test's cleanup waits for it
 		time.Sleep(late)
 		pass.ServeHTTP(httptest.NewRecorder(), again)
 	})
 }
 
-// parted returns the part of a write that the shards of a fault apply; nil for none. It also
-// returns the ids of the ops in that part, and the ids of the ops whose outcome the fault hides.
+// parted returns the part of a write whose ops belong to fault.Shards; nil for none. applied is the
+// ids of these ops. unknown is the other ids if fault.Status is 504.
 func parted(body []byte, fault *Fault) (part []byte, applied, unknown []string) {
 	const shards = 4 // number of shards of posts
 	var request map[string]json.RawMessage
@@ -110,7 +110,7 @@ func parted(body []byte, fault *Fault) (part []byte, applied, unknown []string) 
 		var of struct {
 			ID uint64 `json:"id,string"`
 		}
-		_ = json.Unmarshal(op, &of) // clients send good ids
+		_ = json.Unmarshal(op, &of) // clients send valid ids
 		if id := strconv.FormatUint(of.ID, 10); slices.Contains(fault.Shards, int(of.ID%shards)) {
 			ops, applied = append(ops, op), append(applied, id)
 		} else if fault.Status == http.StatusGatewayTimeout {
@@ -120,7 +120,7 @@ func parted(body []byte, fault *Fault) (part []byte, applied, unknown []string) 
 	if len(ops) == 0 {
 		return nil, nil, unknown
 	}
-	request["ops"], _ = json.Marshal(ops) // parsed JSON always encodes
+	request["ops"], _ = json.Marshal(ops) // encoding never fails, because the JSON was just parsed
 	part, _ = json.Marshal(request)
 	return part, applied, unknown
 }

@@ -53,11 +53,11 @@ type Server struct {
 
 	t      testing.TB
 	change []func(*shard.Config)
-	late   sync.WaitGroup // requests that the node applies after their answer
+	late   sync.WaitGroup // waits for requests that the node applies after their answer
 
 	mu struct {
 		sync.Mutex
-		fail func(r *http.Request, body []byte) *Fault // in place of Fail, once set
+		fail func(r *http.Request, body []byte) *Fault // replaces Fail if it is not nil
 		node *shard.Node
 		pass *httputil.ReverseProxy // to the node
 	}
@@ -77,7 +77,7 @@ func New(t testing.TB, change ...func(*shard.Config)) *Server {
 	return s
 }
 
-// Renew puts a new node, of a new cluster, in the place of the present one.
+// Renew replaces the current node by a new node of a new cluster.
 func (s *Server) Renew() {
 	s.t.Helper()
 	registry, logger := prometheus.NewRegistry(), slog.New(slog.DiscardHandler)
@@ -111,15 +111,15 @@ func (s *Server) Renew() {
 
 	pass := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: server.Addr().String()})
 	pass.Transport = &http.Transport{MaxIdleConnsPerHost: 256}
-	pass.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) } // the caller has gone
+	pass.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) } // the client has disconnected
 	s.t.Cleanup(pass.Transport.(*http.Transport).CloseIdleConnections)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.node, s.mu.pass = node, pass
 }
 
-// dir returns a directory that ends with the test. It is in memory if the system supports that, so
-// that clients do not wait for a disk.
+// dir returns a directory that the end of the test removes. The directory is in memory if the
+// system supports that, so that clients do not wait for a disk.
 func (s *Server) dir() string {
 	dir, err := os.MkdirTemp("/dev/shm", "countd-nodetest-")
 	if err != nil {
@@ -139,14 +139,15 @@ func (s *Server) within(step func(context.Context) error) {
 	}
 }
 
-// Node returns the present node.
+// Node returns the current node.
 func (s *Server) Node() *shard.Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.node
 }
 
-// RowOf returns the counts of a row of a keyspace.
+// RowOf returns the counts of a row of a keyspace, in the order of the columns that were not
+// dropped.
 func (s *Server) RowOf(keyspace string, id uint64) []int64 {
 	s.t.Helper()
 	node := s.Node()
@@ -209,14 +210,15 @@ func (s *Server) Rows() int {
 	return n
 }
 
-// OneProducer is a change for New that makes shards remember one producer each, so that
-// ForgetProducers works.
+// OneProducer is a parameter change for New. It makes each shard remember only one producer, which
+// ForgetProducers needs.
 func OneProducer(c *shard.Config) {
 	c.Limits = shard.LimitsDefault
 	c.Limits.ProducersMax = 1
 }
 
-// ForgetProducers makes the shards of posts forget their producer, as a long idle time does.
+// ForgetProducers makes the shards of posts forget their producer, as if it had been idle for long.
+// It writes to each shard as another producer.
 func (s *Server) ForgetProducers() {
 	s.t.Helper()
 	node := s.Node()

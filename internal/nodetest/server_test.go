@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// post sends a write and returns its status, 0 for a connection that was cut, and its answer.
+// post sends a write and returns its answer. status is 0 if the connection was cut.
 func post(t *testing.T, s *Server, body string) (status int, answer string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/v1/counters/posts/incr", strings.NewReader(body))
@@ -29,14 +29,15 @@ func post(t *testing.T, s *Server, body string) (status int, answer string) {
 	return resp.StatusCode, string(text)
 }
 
-// The fields of each fault say whether it stops a request before the node.
+// Each fault produces the expected answer, and lets the node apply the expected part of the
+// request.
 func TestFaults(t *testing.T) {
 	const body = `{"ops":[{"id":"1","add":{"like":9007199254740993}},{"id":"2","add":{"like":1}}],"want":"none"}`
 	for name, c := range map[string]struct {
 		fault  *Fault
 		status int
-		answer string   // a part of it
-		likes  [2]int64 // of rows 1 and 2
+		answer string   // a part of the answer
+		likes  [2]int64 // counts of rows 1 and 2
 	}{
 		"none":            {nil, 200, `"applied":2`, [2]int64{9007199254740993, 1}},
 		"refused":         {&Fault{Status: 429, Code: "overloaded"}, 429, `"overloaded"`, [2]int64{}},
@@ -63,7 +64,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// A producer that was forgotten may not repeat its number.
+// A producer that was forgotten cannot repeat its number.
 func TestForgetProducers(t *testing.T) {
 	s := New(t, OneProducer)
 	for _, want := range []int{200, 410} {

@@ -1,5 +1,5 @@
-// Package pki makes certificates: an authority, and the certificates of nodes and clients
-// that it signs. It is for users without a PKI of their own, and for tests.
+// Package pki makes certificates: an authority, and the certificates of nodes and clients that it
+// signs. It is for operators without a PKI of their own, and for tests.
 //
 // It writes no file and keeps no list of signed certificates, so it cannot revoke any. Invariant: a
 // certificate of a client can never pass as the certificate of a node, because it is valid only for
@@ -34,21 +34,21 @@ var ErrBadAuthority = errors.New("not a certificate authority with its key")
 // Pair is a certificate and its key, both in PEM.
 type Pair struct {
 	Cert, Key []byte
-	NotAfter  time.Time // end of a certificate that this package made
+	NotAfter  time.Time // end of validity; set only by this package
 }
 
-// Leaf is a certificate to sign.
+// Leaf describes a certificate to sign.
 type Leaf struct {
-	Name  string   // the common name, and a DNS name too
+	Name  string   // the common name; also a DNS name
 	Hosts []string // further DNS names and IP addresses
-	Node  bool     // good for servers and clients; otherwise for clients alone
+	Node  bool     // valid for servers and clients; otherwise only for clients
 	// NotBefore is the time at which the certificate becomes valid. The zero time stands
 	// for the current time minus the constant backdate. The certificate ends at NotAfter,
 	// or with its authority if that is earlier.
 	NotBefore, NotAfter time.Time
 }
 
-// NewCA returns an authority.
+// NewCA returns a new, self-signed authority.
 func NewCA(name string, notAfter time.Time) (Pair, error) {
 	template, err := newTemplate(name, time.Time{}, notAfter)
 	if err != nil {
@@ -64,7 +64,7 @@ func NewCA(name string, notAfter time.Time) (Pair, error) {
 	return sign(template, template, key, key)
 }
 
-// Issue returns a certificate that the authority signed.
+// Issue returns a new certificate, signed by the authority ca.
 func Issue(ca Pair, leaf Leaf) (Pair, error) {
 	parent, signer, err := parse(ca)
 	if err != nil {
@@ -131,7 +131,7 @@ func sign(template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey) (Pa
 	}, nil
 }
 
-// parse reads an authority that NewCA made. Every error is ErrBadAuthority.
+// parse parses an authority that NewCA returned. Every error wraps ErrBadAuthority.
 func parse(ca Pair) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	block, _ := pem.Decode(ca.Cert)
 	if block == nil || block.Type != blockCertificate {

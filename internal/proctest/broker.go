@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// Server is a program that is not countd, such as a broker. It ends with the test.
+// Server is a running program other than countd, such as a broker. It ends with the test.
 type Server struct {
 	Addr string
 	name string
 	args []string
-	dir  string              // working directory; empty: the test's
-	as   *syscall.Credential // nil: the test's user
-	stop syscall.Signal      // signal that ends the server and its children at once; 0: SIGKILL
-	// ready reports whether the server serves, once it accepts connections. nil means that it serves.
+	dir  string              // working directory; "" for the test's
+	as   *syscall.Credential // user that runs the server; nil for the test's
+	stop syscall.Signal      // signal that ends the server and its children at once; 0 for SIGKILL
+	// ready reports whether a server that accepts connections can serve. If ready is nil, it can.
 	ready func() bool
 	live  *process
 	log   Buffer
@@ -29,8 +29,8 @@ type Server struct {
 // KafkaPartitions is the number of partitions of the topic likes of StartKafka.
 const KafkaPartitions = 3
 
-// StartKafka builds and runs a server of Kafka's protocol with its data on disk, and the topics
-// likes and likes.dead.
+// StartKafka builds and runs a fake of Kafka with its data on disk, and the topics likes and
+// likes.dead.
 func StartKafka(t testing.TB) *Server {
 	t.Helper()
 	path := Build(t, "internal/proctest/testdata/kafka")
@@ -102,7 +102,7 @@ func (s *Server) Kill() {
 	s.live.kill(cmp.Or(s.stop, syscall.SIGKILL))
 }
 
-// Stop ends the server as an operator does, and requires exit code 0.
+// Stop sends SIGTERM to the server, and requires exit code 0.
 func (s *Server) Stop(t testing.TB) {
 	t.Helper()
 	s.live.kill(syscall.SIGTERM)
@@ -111,7 +111,7 @@ func (s *Server) Stop(t testing.TB) {
 	}
 }
 
-// Restart kills the server and runs it again over the same data.
+// Restart kills the server and starts it again with the same data.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	s.Kill()

@@ -1,9 +1,9 @@
-// Package proctest owns the real programs in tests. It builds them once, starts nodes on
-// free ports of the loopback interface, kills and stops them, and calls them over HTTP. It
-// also starts the servers of others that tests need: brokers, PostgreSQL and Redis.
+// Package proctest owns the real programs in tests. It builds countd and countctl once, starts
+// nodes on free ports of the loopback interface, kills and stops them, and calls them over HTTP. It
+// also starts other servers that tests need: brokers, PostgreSQL and Redis.
 //
-// It never uses more than their command lines, signals, files and public ports, and knows
-// nothing of the programs' internals.
+// It uses only the command lines, signals, files and public ports of the programs, and never their
+// internals.
 //
 // Invariant: the processes of a test end with the test.
 package proctest
@@ -20,7 +20,7 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// logStoreEnv sets the log store of nodes whose test sets none (make e2e-boltdb).
+// logStoreEnv is the variable with the log store of nodes whose test sets none (make e2e-boltdb).
 const logStoreEnv = "COUNTD_LOG_STORE"
 
 // Binaries holds the built programs.
@@ -48,8 +48,9 @@ func Run(m *testing.M, use func(Binaries)) int {
 	return m.Run()
 }
 
-// build builds programs of the module to a file, or into a directory. It returns the directories of
-// the programs' sources in the module, and go.mod and go.sum.
+// build builds programs of the module. to is a file or, if it ends in a slash, a directory. It
+// returns the directories of the programs' sources in the module, and the paths of go.mod and
+// go.sum.
 func build(to string, packages ...string) (sources []string, err error) {
 	const module = "github.com/countd/countd/"
 	for i, name := range packages {
@@ -65,8 +66,8 @@ func build(to string, packages ...string) (sources []string, err error) {
 		}
 		return strings.TrimSpace(string(out)), nil
 	}
-	// Omit the data for debuggers, because it takes half of the linker's time. Stack traces keep
-	// their names and lines.
+	// Omit the data for debuggers, because writing it takes half of the linker's time. Stack traces
+	// do not need it.
 	if _, err := run("build", "-ldflags=-s -w", "-o", to); err != nil {
 		return nil, err
 	}
@@ -80,8 +81,8 @@ func build(to string, packages ...string) (sources []string, err error) {
 	return slices.Compact(sources), nil
 }
 
-// Build builds a program of the module, such as examples/go, and returns its path. A change of its
-// sources runs the test again.
+// Build builds a program of the module, such as examples/go, and returns its path. If the sources
+// of the program change, go test runs the test again.
 func Build(t testing.TB, name string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), filepath.Base(name))
@@ -91,10 +92,10 @@ func Build(t testing.TB, name string) (path string) {
 	return path
 }
 
-// Note opens the sources of a program that the test runs, and reads logStoreEnv, which the program
-// inherits. go test reuses a cached result unless a variable or file changed that the test itself
-// read. Files in a directory that the test opened count too. Files that only go build reads, or
-// that TestMain reads before the tests, do not make go test run again.
+// Note makes go test run the test again if the sources of a program or logStoreEnv have changed.
+// For this, Note opens the sources and reads the variable: go test reuses a cached result unless a
+// file or variable changed that the test itself used. For a directory, all its files count. Files
+// that only go build or TestMain reads do not count.
 func Note(t testing.TB, sources ...string) {
 	t.Helper()
 	_ = os.Getenv(logStoreEnv)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// go test knows the sources of a program that a test built, so it runs the test again after they
-// change.
+// The log of files that a test used, from which go test decides whether to run the test again,
+// contains the sources of a program that the test built.
 func TestSourcesAreNoted(t *testing.T) {
 	t.Parallel()
 	const inner = "PROCTEST_BUILD_TO"

@@ -19,29 +19,28 @@ const (
 	// nodesDefault is the smallest cluster that survives the loss of one node.
 	nodesDefault  = 3
 	nodesMax      = 8
-	shardsDefault = 7 // shards of each of the four keyspaces that every cluster has
+	shardsDefault = 7 // number of shards of each of the four built-in keyspaces
 	// settleTimeout is generous, for machines that also run other work.
 	settleTimeout = 60 * time.Second
-	// placeTimeout bounds the wait for placement, which the cluster does by itself, one step a
-	// second.
+	// placeTimeout bounds the wait for the placement, which moves one replica a second.
 	placeTimeout = 90 * time.Second
 	// statusTimeout bounds a request for the status of one node, which may be paused.
 	statusTimeout = time.Second
-	// clusterPollEvery is the first interval between two polls. The interval grows with the time waited,
+	// clusterPollEvery is the first interval between two polls. Intervals grow during a wait,
 	// because polls of all nodes take processor time from the cluster.
 	clusterPollEvery    = 20 * time.Millisecond
 	clusterPollEveryMax = 200 * time.Millisecond
 )
 
-// Options configure New.
+// Options configure NewCluster and StartCluster.
 type Options struct {
-	Nodes    int                 // in the new cluster; 0 for three
+	Nodes    int                 // number of nodes in the new cluster; 0 for three
 	LogStore string              // shared or boltdb
 	Args     []string            // further arguments of every node
 	ArgsOf   map[string][]string // further arguments of single nodes, by name: n1, n2, …
-	Shards   map[string]int      // by built-in keyspace; nil for the default
-	// Cuttable gives each node a network of its own, so that Cut works. The test is skipped
-	// if it lacks the rights for that.
+	Shards   map[string]int      // number of shards by built-in keyspace; nil for shardsDefault each
+	// Cuttable gives each node a network of its own, which Cut needs. If the test lacks the rights
+	// for that, it is skipped.
 	Cuttable bool
 }
 
@@ -51,8 +50,8 @@ type Cluster struct {
 	t      testing.TB
 	bin    Binaries
 	opts   Options
-	sites  []Site                    // sites of its nodes, and of nodes that may be added
-	divide func(parts [][]int) error // lets only nodes in the same part reach each other; nodes in no part form one more part; nil if cuts are not possible
+	sites  []Site                    // sites of all nodes, including those that may be added later
+	divide func(parts [][]int) error // cuts the network so that only nodes in the same part reach each other; nodes in no part form one more part; nil unless Cuttable
 
 	mu struct {
 		sync.RWMutex
@@ -77,7 +76,7 @@ func NewCluster(t testing.TB, bin Binaries, opts Options) *Cluster {
 	return c
 }
 
-// newNamespaces calls layNamespaces, or skips the test on a machine without network namespaces.
+// newNamespaces calls layNamespaces, and skips the test if that fails.
 func newNamespaces(t testing.TB) ([]Site, func(parts [][]int) error) {
 	t.Helper()
 	sites, divide, err := layNamespaces(t)
@@ -87,7 +86,7 @@ func newNamespaces(t testing.TB) ([]Site, func(parts [][]int) error) {
 	return sites, divide
 }
 
-// StartCluster is like New, but does not wait for voters.
+// StartCluster is like NewCluster, but does not wait for voters.
 func StartCluster(t testing.TB, bin Binaries, opts Options) *Cluster {
 	t.Helper()
 	if opts.Nodes == 0 {
@@ -121,7 +120,7 @@ func (c *Cluster) Add() *Member {
 	return n
 }
 
-// prepare returns a node that is not started.
+// prepare adds a node to the cluster, but does not start it.
 func (c *Cluster) prepare(args ...string) *Member {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -186,14 +185,15 @@ func (c *Cluster) AwaitReady(nodes ...*Member) {
 	}
 }
 
-// Pause suspends a node's process, as a machine does that swaps or migrates.
+// Pause suspends a node's process, as happens on a machine that swaps or is migrated.
 func (n *Member) Pause() { n.Signal(syscall.SIGSTOP) }
 
 // Resume continues a paused node.
 func (n *Member) Resume() { n.Signal(syscall.SIGCONT) }
 
-// Cut lets only nodes of one part reach each other, until Heal. Clients reach all of them. Packets
-// across a cut are lost, not refused. All nodes in no part can reach each other.
+// Cut cuts the network so that only nodes in the same part reach each other, until Heal. Nodes in
+// no part form one more part. Clients still reach all nodes. Packets across a cut are lost, not
+// refused.
 func (c *Cluster) Cut(parts ...[]*Member) {
 	c.t.Helper()
 	var numbers [][]int
@@ -215,7 +215,8 @@ func (c *Cluster) Heal() {
 	c.Cut()
 }
 
-// status returns the status of a node. The node may be unable to answer.
+// status returns the status of a node, or an error if the node does not answer within
+// statusTimeout.
 func (n *Member) status(ctx context.Context) (ClusterStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
@@ -227,8 +228,8 @@ func (n *Member) status(ctx context.Context) (ClusterStatus, error) {
 	return s, err
 }
 
-// await polls until holds returns "". After the timeout it fails the test with the last
-// result of holds.
+// await polls until holds returns "", and returns how long that took. After the timeout it fails
+// the test with the last result of holds.
 func (c *Cluster) await(timeout time.Duration, holds func() string) time.Duration {
 	c.t.Helper()
 	began := time.Now()

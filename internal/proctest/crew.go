@@ -11,8 +11,8 @@ import (
 // test does.
 type crew struct {
 	t       testing.TB
-	ctx     context.Context // ends with the test: aborts requests
-	calm    context.Context // ends with Stop: no request begins after it
+	ctx     context.Context // ends with the test, which aborts requests
+	calm    context.Context // ends with Stop or a failure; after it, no request begins
 	stop    context.CancelCauseFunc
 	workers sync.WaitGroup
 }
@@ -24,7 +24,7 @@ func newCrew(t testing.TB) *crew {
 	return c
 }
 
-// work runs f, which returns once calm ends. An error stops the crew.
+// work runs f, which must return once calm ends. If f returns an error, work stops the crew.
 func (c *crew) work(f func() error) {
 	c.workers.Go(func() {
 		if err := f(); err != nil {
@@ -33,8 +33,8 @@ func (c *crew) work(f func() error) {
 	})
 }
 
-// Stop ends the work and waits until each worker has finished its last request. It fails the
-// test if a worker failed.
+// Stop stops the crew and waits until each worker has finished its last request. It fails the test
+// if a worker failed.
 func (c *crew) Stop() {
 	c.t.Helper()
 	c.stop(nil)

@@ -6,18 +6,16 @@ import (
 	"os/exec"
 )
 
-// Ctl is a run of countctl against a node. Its output and code are there after
-// Wait or Kill.
+// Ctl is a run of countctl against a node. Wait and Kill set its output and code.
 type Ctl struct {
 	Stdout, Stderr string
-	Code           int // -1 when a signal ended it
+	Code           int // exit code; -1 if a signal ended the run
 
 	process     *process
 	out, errOut bytes.Buffer
 }
 
-// StartCtl starts countctl. At the test's end it kills countctl if the test has not waited
-// for it.
+// StartCtl starts countctl. The end of the test kills countctl if it still runs.
 func (n *Node) StartCtl(args ...string) *Ctl {
 	n.t.Helper()
 	c, cmd := &Ctl{}, exec.Command(n.bin.Countctl, append([]string{"--addr", n.URL}, args...)...)
@@ -37,7 +35,7 @@ func (c *Ctl) Wait() {
 	c.Stdout, c.Stderr, c.Code = c.out.String(), c.errOut.String(), c.process.code
 }
 
-// Kill ends the run as a crash does, if it has not ended.
+// Kill kills the run with SIGKILL if it has not ended.
 func (c *Ctl) Kill() {
 	c.process.kill(os.Kill)
 	c.Wait()

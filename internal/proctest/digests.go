@@ -8,12 +8,12 @@ import (
 	"github.com/countd/countd/client/admin"
 )
 
-// watchEvery is the interval between comparisons of digests. The shortest fault lasts several
+// watchEvery is the interval between two polls of digests. The shortest fault lasts several
 // intervals.
 const watchEvery = 250 * time.Millisecond
 
-// digests collects the states that replicas report. It compares the states of one group at one
-// index, even if they were reported at different times.
+// digests collects the digests that replicas report. It compares all digests of the same group at
+// the same index, even if they were reported at different times.
 type digests struct {
 	*crew
 	cluster *Cluster
@@ -34,7 +34,7 @@ type place struct {
 
 type sighting struct{ node, digest string }
 
-// watchDigests starts to poll all nodes; check stops that.
+// watchDigests starts to poll the digests of all nodes, until check.
 func (c *Cluster) watchDigests() *digests {
 	d := &digests{crew: newCrew(c.t), cluster: c}
 	d.mu.seen = map[place]sighting{}
@@ -97,8 +97,8 @@ func (d *digests) check() {
 	d.t.Logf("digests: %d places seen, %d by a second replica", len(d.mu.seen), d.mu.matched)
 }
 
-// AwaitAgreement waits until all replicas of each group are at one index and have one digest, and
-// returns how long that took. The test must not write in the meantime.
+// AwaitAgreement waits until all replicas of each group have the same index and digest, and returns
+// how long that took. The test must not write in the meantime.
 func (c *Cluster) AwaitAgreement(timeout time.Duration, nodes ...*Member) time.Duration {
 	c.t.Helper()
 	return c.await(timeout, func() string {

@@ -16,16 +16,16 @@ import (
 
 const (
 	historyColumn   = "view"
-	opsOfIDMax      = 200 // after that many ops another id replaces the id, because the cost of the check grows faster than the history
+	opsOfIDMax      = 200 // number of ops after which another id replaces an id, because the cost of the check grows faster than the history
 	unknownsOfIDMax = 4   // bound on ops of unknown outcome, because the check tries each of them at every later time
 	checkTimeout    = 20 * time.Second
 	boundedBy       = time.Second // max_staleness by default
-	outsider        = 99          // client number of the caller of Read, in pictures
+	outsider        = 99          // client number in pictures for the test, which calls Read
 )
 
-// History records the requests and answers of several clients that work on a few counts, one per
-// shard, through all nodes. check looks for an order of all operations, each at one moment between
-// its begin and its end, that explains every answer.
+// History records the requests and answers of several clients. The clients read and write a few
+// counts, one per shard, through all nodes. check searches for an order of all operations that
+// explains every answer, with each operation at one moment between its begin and its end.
 type History struct {
 	*crew
 	cluster *Cluster
@@ -38,11 +38,11 @@ type History struct {
 		next    uint64   // number of ids used so far
 		ids     []uint64 // the ids in use now, by shard
 		counts  map[uint64]*count
-		answers map[string]int // by kind of operation
+		answers map[string]int // number of answers, by kind of operation
 	}
 }
 
-// count is the history of one id.
+// count is the history of one count.
 type count struct {
 	ops      []porcupine.Operation
 	unknowns int
@@ -62,7 +62,7 @@ func (c *Cluster) startHistory(crew *crew, clients int, pace time.Duration) *His
 	return h
 }
 
-// replaceLocked begins the history of another id of the shard.
+// replaceLocked makes clients use a new id in the shard, and begins its history.
 func (h *History) replaceLocked(shard int) {
 	h.mu.next++
 	id := h.first + h.mu.next*h.shards + uint64(shard)
@@ -107,13 +107,14 @@ func (h *History) run(client int, pace time.Duration) error {
 
 func (h *History) now() int64 { return int64(time.Since(h.began)) }
 
-// Read reads the count of a shard of posts at one node. It fails if the answer is wrong.
+// Read reads the current count of a shard of posts at one node, and records the answer. It returns
+// an error if the answer is invalid.
 func (h *History) Read(node *Member, shard int, consistency string) error {
 	return h.read(outsider, node, h.id(shard), consistency)
 }
 
 // read reads an id at one node. A bounded read may return a state that is up to boundedBy old, so
-// History records its begin earlier by boundedBy. A read without an answer is not in the history.
+// read records a begin that is earlier by boundedBy. It does not record a read without an answer.
 func (h *History) read(client int, node *Member, id uint64, consistency string) error {
 	r := &request{method: http.MethodGet, path: fmt.Sprintf("/v1/counters/posts/%d?consistency=%s", id, consistency)}
 	call := h.now()
@@ -131,8 +132,8 @@ func (h *History) read(client int, node *Member, id uint64, consistency string) 
 	return nil
 }
 
-// write runs one operation. With a key, it repeats the operation until a node answers; without a
-// key, it sends it once.
+// write runs one write. It gives most writes a key and repeats them until a node answers. A write
+// without a key is sent only once.
 func (h *History) write(client int, node *Member, id uint64, in asked) error {
 	r := writeRequest(id, in)
 	keyed := rand.IntN(4) > 0
@@ -172,8 +173,8 @@ func writeRequest(id uint64, in asked) *request {
 	return &request{method: http.MethodPost, path: "/v1/counters/posts/incr", body: map[string]any{"ops": []op{o}}}
 }
 
-// answered records a write. If the answer reports a duplicate, an earlier try applied the write,
-// and the answer counts as a read by the last try.
+// answered records a write and its answer. If the answer has duplicate set, an earlier try applied
+// the write. The count in the answer is then that of a read by the last try.
 func (h *History) answered(client int, id uint64, in asked, call, sent int64, a *answer) {
 	counts := a.Counts
 	if len(a.Results) > 0 {
@@ -208,8 +209,8 @@ func (h *History) record(id uint64, kind string, o porcupine.Operation) {
 	}
 }
 
-// check fails the test if no order explains the answers about a count, and draws the history of
-// that count.
+// check fails the test if no order explains the answers about a count. It then writes a picture of
+// that count's history.
 func (h *History) check() {
 	h.t.Helper()
 	h.mu.Lock()
@@ -230,7 +231,7 @@ func (h *History) check() {
 	h.t.Logf("history: %d operations on %d ids: %v", all, len(h.mu.counts), h.mu.answers)
 }
 
-// picture draws a history that check refused, to a file in the directory of the test's files.
+// picture draws a history that check refused to a file, and returns the path.
 func (h *History) picture(id uint64, info porcupine.LinearizationInfo) string {
 	path := filepath.Join(h.t.ArtifactDir(), fmt.Sprintf("history-%d.html", id))
 	if err := porcupine.VisualizePath(countModel, info, path); err != nil {

@@ -16,15 +16,15 @@ import (
 const callTimeout = 15 * time.Second
 
 // Call sends one request with a JSON body, or none if body is nil, and decodes the JSON answer into
-// answer if that is not nil. It returns the status. If no complete answer arrived, it returns an
-// error, and the request may or may not have been applied.
+// answer if that is not nil. It returns the status. If no complete answer arrives, it returns an
+// error, and the request may have been applied.
 func (n *Node) Call(method, path string, body, answer any) (int, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	return n.Send(ctx, method, path, nil, body, answer)
 }
 
-// Send is like Call, but with headers, and with a context whose end aborts the request.
+// Send is like Call, but with headers, and the end of ctx aborts the request.
 func (n *Node) Send(ctx context.Context, method, path string, header http.Header, body, answer any) (int, error) {
 	status, raw, err := n.ask(ctx, method, path, header, body)
 	if err == nil && answer != nil {
@@ -38,7 +38,8 @@ func (n *Node) Send(ctx context.Context, method, path string, header http.Header
 	return status, nil
 }
 
-// ask sends a request at most once, because tests count their repeats. It returns the answer.
+// ask sends a request at most once, because tests count their repeats. It returns the status and
+// body of the answer.
 func (n *Node) ask(ctx context.Context, method, path string, header http.Header, body any) (int, []byte, error) {
 	var payload io.Reader
 	if body != nil {
@@ -56,7 +57,7 @@ func (n *Node) ask(ctx context.Context, method, path string, header http.Header,
 		req.Header.Set("Authorization", "Bearer "+n.Token)
 	}
 	maps.Copy(req.Header, header)
-	req.GetBody = nil // otherwise net/http itself would repeat a request with a key
+	req.GetBody = nil // otherwise net/http would repeat a request with an idempotency key
 	resp, err := n.client.Do(req)
 	if err != nil {
 		return 0, nil, err
@@ -84,7 +85,7 @@ func (n *Node) MustCall(method, path string, body, answer any) {
 	}
 }
 
-// Text returns the body of a path's answer, such as that of /metrics, which must be 200.
+// Text returns the body of the answer to GET path, such as /metrics. The status must be 200.
 func (n *Node) Text(path string) string {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
@@ -96,7 +97,7 @@ func (n *Node) Text(path string) string {
 	return string(text)
 }
 
-// Row is one row in the API.
+// Row is one row in an answer of the API.
 type Row struct {
 	ID     string           `json:"id"`
 	Counts map[string]int64 `json:"counts"`
@@ -135,7 +136,7 @@ func (c ClusterStatus) Rows(keyspace string) uint64 {
 	return rows
 }
 
-// Rows reads the rows of ids, which include every acknowledged write.
+// Rows returns the rows of ids by linearizable reads.
 func (n *Node) Rows(keyspace string, ids []string) []Row {
 	n.t.Helper()
 	const pageMax = 1000

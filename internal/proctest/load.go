@@ -15,8 +15,8 @@ import (
 const (
 	opsOfWriteMax = 8
 	loadIDs       = 300 // ids of all shards together
-	loadHotIDs    = 4   // get half of the ops
-	// finishTimeout bounds the time that a write may stay without an answer after all faults have
+	loadHotIDs    = 4   // number of ids that receive half of the ops
+	// finishTimeout bounds the time from the begin of a write to its answer, once all faults have
 	// ended.
 	finishTimeout = 30 * time.Second
 	// RequestDeadline is how long a client of a load waits. A request whose tries together take
@@ -24,9 +24,10 @@ const (
 	RequestDeadline = 5 * time.Second
 )
 
-// Load is writers that increment through all nodes of a cluster, the clients of a history, and a
-// watch of all replicas' digests. A write has an identity, and its writer repeats it at the next
-// node until one acknowledges it; so the test knows the expected counts.
+// Load consists of writers that increment through all nodes of a cluster, the clients of a History,
+// and a watch of all replicas' digests. A writer repeats each write, under its key or number,
+// through one node after the other until one acknowledges it. So the test knows the expected
+// counts.
 type Load struct {
 	*crew
 	History *History
@@ -38,18 +39,18 @@ type Load struct {
 
 	mu struct {
 		sync.Mutex
-		counted  map[cell]int64 // by writes that were answered
+		counted  map[cell]int64 // expected counts, by the answered writes
 		requests []Request      // answered, in the order of their answers
 	}
 }
 
 type cell struct{ keyspace, id, column string }
 
-// Request is the outcome of one request for its client.
+// Request is the outcome of one answered request, as its client sees it.
 type Request struct {
 	Begun  time.Time
-	Took   time.Duration // time of all tries together
-	Failed []FailedTry   // the failed tries
+	Took   time.Duration // time from the first try to the answer
+	Failed []FailedTry
 }
 
 // FailedTry is a failed try of a request.
@@ -63,7 +64,7 @@ func (t FailedTry) String() string {
 }
 
 // StartLoad starts a number of writers, the same number of clients of a history, and the watch.
-// Each writer begins one request per pace.
+// Each writer begins at most one request per pace.
 func (c *Cluster) StartLoad(clients int, pace time.Duration) *Load {
 	c.t.Helper()
 	l := &Load{crew: newCrew(c.t), cluster: c, digests: c.watchDigests(), pace: pace}
@@ -81,13 +82,13 @@ func (c *Cluster) StartLoad(clients int, pace time.Duration) *Load {
 	return l
 }
 
-// End stops the load and checks, at the nodes, that
+// End stops the load and checks at the given nodes that
 //
 //  1. all replicas of a group become equal within a timeout, and never differed at one index;
 //  2. each count is the sum of the acknowledged writes, as every node reads it;
 //  3. one order explains all answers of the history.
 //
-// It returns the time until the replicas were equal.
+// It returns how long it took until the replicas were equal.
 func (l *Load) End(timeout time.Duration, nodes ...*Member) (alike time.Duration) {
 	l.t.Helper()
 	l.Stop()
@@ -132,7 +133,7 @@ func (l *Load) checkCounts(nodes []*Member) {
 	}
 }
 
-// loadWriter sends one request after the other.
+// loadWriter is a writer of a Load. It sends one request after the other.
 type loadWriter struct {
 	load     *Load
 	number   int
@@ -174,7 +175,7 @@ type op struct {
 	Add map[string]int64 `json:"add"`
 }
 
-// draw returns a request. One of its ops is on the writer's own id.
+// draw returns the ops of a request. The first op is on the writer's own id.
 func (w *loadWriter) draw() []op {
 	ops := make([]op, 1+rand.IntN(opsOfWriteMax))
 	for i := range ops {
@@ -188,7 +189,7 @@ func (w *loadWriter) draw() []op {
 	return ops
 }
 
-// identity identifies the writer's next request: by its number, or by a key.
+// identity returns the headers of the writer's next request: its producer and number, or a key.
 func (w *loadWriter) identity() http.Header {
 	if rand.IntN(2) == 0 {
 		return http.Header{"Idempotency-Key": {crand.Text()}}
@@ -197,8 +198,8 @@ func (w *loadWriter) identity() http.Header {
 	return http.Header{"Countd-Producer": {w.producer}, "Countd-Seq": {strconv.FormatUint(w.seq, 10)}}
 }
 
-// write sends a request until it is answered, first to a node and then to the others in turn. It
-// returns the token and the node that answered.
+// write repeats a request until it is answered, first at the given node and then at the others in
+// turn. It returns the token of the answer and the node that answered.
 func (w *loadWriter) write(node *Member, ops []op) (token string, last *Member, err error) {
 	r := &request{method: http.MethodPost, path: "/v1/counters/posts/incr", header: w.identity(), body: map[string]any{"ops": ops}}
 	seen := Request{Begun: time.Now()}
@@ -223,7 +224,7 @@ func (w *loadWriter) write(node *Member, ops []op) (token string, last *Member, 
 	}
 }
 
-// count notes a request that was answered.
+// count records an answered request.
 func (l *Load) count(ops []op, r Request) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -235,8 +236,8 @@ func (l *Load) count(ops []op, r Request) {
 	}
 }
 
-// readOwn reads the writer's own id with the token of its last write, from any node. No
-// other writer uses the id, so the count is known.
+// readOwn reads the writer's own id at a node, with the token of the last write. The count must be
+// exact, because no other writer uses the id.
 func (w *loadWriter) readOwn(node *Member, token string) error {
 	r := &request{method: http.MethodGet, path: "/v1/counters/posts/" + w.own + "?consistency=stale", header: http.Header{"Countd-Token": {token}}, body: nil}
 	var a answer

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// Stats sums up the requests of a load in a stretch of time.
+// Stats summarizes the requests of a load that began in a period.
 type Stats struct {
 	Requests int
-	Late     int            // number of requests that took longer than RequestDeadline, not counting stalls, and so failed for their client
+	Late     int            // number of requests that took longer than RequestDeadline, without the machine's stalls; their client would have given up
 	Stalled  time.Duration  // total time for which the machine stalled
-	Retried  int            // were sent more than once
+	Retried  int            // number of requests that were sent more than once
 	Failed   map[string]int // failed tries by reason
 	P50, P99 time.Duration
 	Max      time.Duration
 	Longest  []FailedTry // failed tries of the request that took longest
 }
 
-// Between sums up the requests that were begun in a stretch of time.
+// Between summarizes the requests that began between two times.
 func (l *Load) Between(from, to time.Time) Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,7 +53,7 @@ func (l *Load) Between(from, to time.Time) Stats {
 	return s
 }
 
-// Quantile returns the q-quantile of sorted times. There must be at least one.
+// Quantile returns the q-quantile of sorted durations. There must be at least one.
 func Quantile(sorted []time.Duration, q float64) time.Duration {
 	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
 }

@@ -21,13 +21,13 @@ type asked struct {
 	n    int64 // number that is added or set
 }
 
-// told is the answer to an operation.
+// told is the answer to an operation. known is false if there was no answer.
 type told struct {
 	known bool
 	n     int64 // the count right after the operation
 }
 
-// countModel is one count, which begins at zero.
+// countModel is the model of one count, which begins at zero.
 var countModel = porcupine.Model{
 	Init: func() any { return int64(0) },
 	Step: func(state, input, output any) (bool, any) {

@@ -11,17 +11,18 @@ import (
 // moverPause is the time between two polls of a group whose replica moves.
 const moverPause = 50 * time.Millisecond
 
-// Mover moves replicas of posts back and forth, at most one of each shard at a time. It sends its
-// orders through any node.
+// Mover moves replicas of posts back and forth, at most one of each shard at a time. It sends each
+// order through a random node.
 type Mover struct {
 	*crew
 	cluster *Cluster
 	moved   atomic.Int64
 	back    atomic.Int64
-	groups  []sync.Mutex // by shard, held while one of its replicas moves
+	groups  []sync.Mutex // by shard, held during each step for the shard
 }
 
-// StartMoves starts to move replicas. Stop waits for the last orders; a replica may still move.
+// StartMoves starts to move replicas. When Stop returns, replicas may still move by the last
+// orders.
 func (c *Cluster) StartMoves() *Mover {
 	c.t.Helper()
 	m := &Mover{crew: newCrew(c.t), cluster: c, groups: make([]sync.Mutex, c.Shards("posts"))}
@@ -52,7 +53,7 @@ func (m *Mover) Still(f func()) {
 }
 
 func (m *Mover) run(shard int) error {
-	var last []string // the target that was ordered last
+	var last []string // target of the previous step
 	held := map[string]bool{}
 	for m.calm.Err() == nil {
 		m.Without(shard, func() { last = m.step(shard, last, held) })
@@ -64,8 +65,8 @@ func (m *Mover) run(shard int) error {
 	return nil
 }
 
-// step orders the next move if the last has ended, and returns the target that
-// replicas move to.
+// step orders the next move if the previous one has ended. It returns the group's target before
+// this order. held contains the nodes that had a replica so far.
 func (m *Mover) step(shard int, last []string, held map[string]bool) []string {
 	nodes := m.cluster.Nodes()
 	at := nodes[rand.IntN(len(nodes))]
@@ -95,7 +96,7 @@ func (m *Mover) step(shard int, last []string, held map[string]bool) []string {
 	}
 	if len(to) > 0 {
 		leaving := nodes[slices.IndexFunc(nodes, func(n *Member) bool { return n.Name == from })]
-		_ = at.OrderMove(p.ID, leaving, to[rand.IntN(len(to))]) // may be refused; the next step checks
+		_ = at.OrderMove(p.ID, leaving, to[rand.IntN(len(to))]) // ignore a refusal: the next step orders another move
 	}
 	return p.Target
 }

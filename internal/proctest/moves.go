@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/client/admin"
 )
 
-// adminTimeout is longer than a node needs to ask all others and to apply an order.
+// adminTimeout is longer than a node needs to query all others and to apply an order.
 const adminTimeout = 5 * time.Second
 
 // Placed is the placement of a group's replicas, as the cluster reports it.
@@ -18,7 +18,7 @@ type Placed struct {
 	ID       uint32
 	Keyspace string
 	Shard    int
-	Leader   string // "" for none that answers
+	Leader   string // "" if no leader answers
 	Target   []string
 	Voters   []string
 }
@@ -28,7 +28,7 @@ func (p Placed) Settled() bool {
 	return slices.Equal(slices.Sorted(slices.Values(p.Voters)), slices.Sorted(slices.Values(p.Target)))
 }
 
-// Placed returns the placement of all groups as a node reports it; none if the node does not
+// Placed returns the placement of all groups as a node reports it, or nil if the node does not
 // answer.
 func (n *Member) Placed() []Placed {
 	var answer struct{ Groups []Placed }
@@ -53,7 +53,8 @@ func (n *Member) PlacedAt(group uint32) *Placed {
 	return nil
 }
 
-// OrderMove orders the move of a replica through a node. It returns the reason of a refusal, or "".
+// OrderMove sends an order to a node: to move a replica of the group. It returns the reason of a
+// refusal, or "".
 func (n *Member) OrderMove(group uint32, from, to *Member) (refused string) {
 	var a answer
 	body := map[string]string{"from": from.Name, "to": to.Name}
@@ -67,8 +68,7 @@ func (n *Member) OrderMove(group uint32, from, to *Member) (refused string) {
 	return ""
 }
 
-// Move moves a replica by an order through a node, and waits until the group's voters are
-// its target.
+// Move orders the move of a replica through the node at, and waits until the move is complete.
 func (c *Cluster) Move(at *Member, group uint32, from, to *Member) {
 	c.t.Helper()
 	c.await(settleTimeout, func() string {

@@ -12,30 +12,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// namespaces gives each node a network namespace, whose one interface is a cable
-// to the hub, a namespace of bridges:
+// namespaces gives each node a network namespace. The namespace's only interface is a cable to the
+// hub, which is a namespace with bridges:
 //
 //	node 0: eth0 10.0.0.1 ── p0 ┐
 //	node 1: eth0 10.0.0.2 ── p1 ┼ b0        hub
 //	node 2: eth0 10.0.0.3 ── p2 ─ b1
 //
-// Nodes on one bridge reach each other. A cable moves to another bridge while both its ends are up,
-// so packets into a cut are lost without an error. Clients enter the namespace of the node that
-// they call, and so reach the node whatever is cut. Other processes do not see these networks,
-// which end with the process that holds them.
+// Nodes on the same bridge reach each other. To cut a node off, its cable moves to another bridge.
+// Both ends of the cable stay up, so packets into a cut are lost without an error. Clients enter
+// the namespace of the node that they call, so they reach it whatever is cut. Other processes do
+// not see these networks. The networks end with the test process.
 type namespaces struct {
 	hub   *namespace
 	nodes []*namespace
 }
 
 const (
-	bridgesMax  = 3 // parts of a divided cluster
+	bridgesMax  = 3 // bound on the parts of a divided cluster
 	portHTTP    = 7400
 	portCluster = 7401
 	portGossip  = 7402
 )
 
-// layNamespaces returns the sites of nodes, and the function that divides the nodes.
+// layNamespaces creates the networks of nodesMax nodes. It returns their sites, and the function
+// that cuts the networks.
 func layNamespaces(t testing.TB) (sites []Site, divide func(parts [][]int) error, err error) {
 	n := &namespaces{}
 	t.Cleanup(n.close)
@@ -131,7 +132,7 @@ func (n *namespace) enter(f func() error) error {
 	})
 }
 
-// ip runs the program ip, once for all lines.
+// ip runs the program ip once, with lines as its commands.
 func (n *namespace) ip(lines ...string) error {
 	cmd := exec.Command("ip", "-batch", "-")
 	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
@@ -143,7 +144,7 @@ func (n *namespace) ip(lines ...string) error {
 	return nil
 }
 
-// onThread runs f, which may change its thread's network namespace, and restores the
+// onThread runs f, which may change the network namespace of its thread. It then restores the
 // namespace. If that fails, the thread is not used again.
 func onThread(f func() error) error {
 	runtime.LockOSThread()
