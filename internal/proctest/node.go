@@ -22,28 +22,28 @@ import (
 )
 
 const (
-	// pollEvery is the first interval between two polls. The interval grows with the time waited,
-	// because polls take processor time from the start.
+	// pollEvery is the first interval between two polls. Intervals grow during a wait, because
+	// polls take processor time from the starting node.
 	pollEvery    = 5 * time.Millisecond
 	pollEveryMax = 50 * time.Millisecond
-	// readyTimeout is generous, for busy machines; tests of the start have limits of their
+	// readyTimeout is generous, for busy machines. Tests of the start time have limits of their
 	// own.
 	readyTimeout = 30 * time.Second
 	stopTimeout  = 30 * time.Second
 )
 
-// Node is one countd: a data directory and addresses that stay the same over restarts. At most one
+// Node is one node: a data directory and addresses, which stay the same over restarts. At most one
 // process of a node runs at a time.
 type Node struct {
 	Dir  string   // data directory
-	Args []string // arguments for the directory and the addresses, and the test's own
-	Env  []string // added to the test's own
+	Args []string // arguments for the directory and the addresses, followed by the test's arguments
+	Env  []string // variables that are added to the environment of the test
 	Cwd  string   // working directory; "" for the test's
 	URL  string   // URL of the HTTP API
 	Addr string   // host:port of the HTTP API
-	// Redis is the address that serves clients of Redis, HOST:PORT; "" for none.
+	// Redis is the address for Redis clients, HOST:PORT; "" for none.
 	Redis string
-	// Token is the bearer token of the package's own calls; "" for none.
+	// Token is the bearer token of the calls that the node's methods send; "" for none.
 	Token string
 
 	t      testing.TB
@@ -55,12 +55,12 @@ type Node struct {
 	log    *Buffer // output of live
 }
 
-// Site is where a node's sockets are.
+// Site is the addresses of a node, and its network.
 type Site struct {
 	HTTP, Cluster, Gossip string // addresses, HOST:PORT
-	Redis                 string // likewise; "" for none
-	// Enter runs f inside the node's network: processes that f starts and sockets that f opens
-	// belong to it. Enter is nil if the node uses the test's own network.
+	Redis                 string // address, HOST:PORT; "" for none
+	// Enter runs f inside the node's network: processes that f starts and sockets that f opens use
+	// this network. Enter is nil if the node uses the test's own network.
 	Enter func(f func() error) error
 }
 
@@ -80,9 +80,8 @@ func (s Site) dial(ctx context.Context, network, addr string) (conn net.Conn, er
 	return conn, entering
 }
 
-// NewNode returns a node with a data directory; Start runs it. The node's arguments are those for
-// the directory and the addresses, and then args. If the node still runs at the test's end, it is
-// killed.
+// NewNode returns a node with a data directory; Start runs it. args are added to the arguments for
+// the directory and the addresses. The end of the test kills the node if it still runs.
 func NewNode(t testing.TB, bin Binaries, dir string, args ...string) *Node {
 	t.Helper()
 	return NewNodeAt(t, bin, dir, FreeSite(t), args...)
@@ -95,13 +94,13 @@ func FreeSite(t testing.TB) Site {
 	return Site{HTTP: ports[0], Cluster: ports[1], Gossip: ports[2], Redis: ports[3]}
 }
 
-// NewNodeAt is like NewNode, but for a node whose addresses are given.
+// NewNodeAt is like NewNode, but uses the addresses of a given site.
 func NewNodeAt(t testing.TB, bin Binaries, dir string, site Site, args ...string) *Node {
 	t.Helper()
 	Note(t, bin.sources...)
 	n := &Node{t: t, bin: bin, Dir: dir}
 	n.client = &http.Client{Transport: &http.Transport{
-		MaxIdleConnsPerHost: 256, // a connection for each of a test's writers is kept, so that ports suffice
+		MaxIdleConnsPerHost: 256, // keep a connection for each writer of a test; new connections would use up the ports
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			return n.site.dial(ctx, network, addr)
 		},
@@ -121,10 +120,10 @@ func NewNodeAt(t testing.TB, bin Binaries, dir string, site Site, args ...string
 	return n
 }
 
-// Site returns where the node's sockets are.
+// Site returns the node's addresses and network.
 func (n *Node) Site() Site { return n.site }
 
-// Move changes the addresses of a node that does not run. Nothing may use the node
+// Move changes the addresses of a node that does not run. No other goroutine may use the node
 // meanwhile.
 func (n *Node) Move(site Site) {
 	n.site, n.Addr, n.URL, n.Redis = site, site.HTTP, "http://"+site.HTTP, site.Redis
@@ -136,14 +135,15 @@ func (n *Node) Move(site Site) {
 	})
 }
 
-// UseTLS makes the package call the node over TLS from now on. Nothing may use the node meanwhile.
+// UseTLS makes the node's methods call it over TLS from now on. No other goroutine may use the node
+// meanwhile.
 func (n *Node) UseTLS(config *tls.Config) {
 	n.client.CloseIdleConnections()
 	n.tls, n.client.Transport.(*http.Transport).TLSClientConfig = config, config
 	n.URL = "https://" + n.Addr
 }
 
-// Use changes the programs that the node runs after its next start.
+// Use makes the node run other programs from its next start on.
 func (n *Node) Use(bin Binaries) { n.bin = bin }
 
 // Start runs the process and returns at once.
@@ -169,8 +169,8 @@ func (n *Node) StartReady() {
 	}
 }
 
-// WaitReady waits until the node can serve, drained or not, and reports whether it can. If the
-// process has ended instead, code is its exit code.
+// WaitReady waits until the node can serve, even if it is drained. It returns false if this takes
+// longer than timeout or the process ends. If the process has ended, code is its exit code.
 func (n *Node) WaitReady(timeout time.Duration) (ready bool, code int) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
@@ -202,13 +202,13 @@ func (n *Node) Exited(timeout time.Duration) int {
 	}
 }
 
-// Kill ends the process as a crash does, if it runs.
+// Kill kills the process with SIGKILL if it still runs.
 func (n *Node) Kill() {
 	n.live.kill(os.Kill)
 }
 
-// Signal sends a signal to the process, unless it has ended. A caller that waits for the end learns
-// then why it ended.
+// Signal sends a signal to the process. If the process has ended, it does nothing: a caller that
+// waits for the end then gets the exit code.
 func (n *Node) Signal(s syscall.Signal) {
 	n.t.Helper()
 	if err := n.live.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -216,7 +216,7 @@ func (n *Node) Signal(s syscall.Signal) {
 	}
 }
 
-// Stop ends the process as an operator does, and requires exit code 0.
+// Stop sends SIGTERM to the process, and requires exit code 0.
 func (n *Node) Stop() {
 	n.t.Helper()
 	n.Signal(syscall.SIGTERM)
@@ -231,8 +231,9 @@ func (n *Node) PID() int { return n.live.cmd.Process.Pid }
 // Log returns the output of the process since its last start.
 func (n *Node) Log() string { return n.log.String() }
 
-// Each test process takes ports from blocks that no other one uses. Otherwise two processes could
-// find the same port free before either listens on it. No port is returned twice.
+// Each test process reserves blocks of ports that no other test process uses. Otherwise two
+// processes could find the same port free before one of them listens on it. FreePorts returns no
+// port twice.
 const (
 	portsLow, portsHigh = 15_000, 32_000
 	portsInBlock        = 50
@@ -245,7 +246,7 @@ var ports struct {
 }
 
 // FreePorts returns count free loopback addresses. The ports are below the range that the system
-// uses for outgoing connections, so that a node finds its port free again after a restart.
+// uses for outgoing connections, so that a node's port is still free when it restarts.
 func FreePorts(t testing.TB, count int) []string {
 	t.Helper()
 	ports.Lock()
@@ -265,7 +266,7 @@ func FreePorts(t testing.TB, count int) []string {
 	return addrs
 }
 
-// takePorts takes a block that no other test process of this machine has.
+// takePorts reserves a block of ports that no other test process of this machine has reserved.
 func takePorts(t testing.TB) {
 	t.Helper()
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("countd-test-ports-%d", os.Getuid()))

@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// dieWithParent makes the kernel kill the process when the test is killed.
+// dieWithParent makes the kernel kill the process of cmd if the test is killed.
 func dieWithParent(cmd *exec.Cmd) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}

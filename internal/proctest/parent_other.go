@@ -4,5 +4,5 @@ package proctest
 
 import "os/exec"
 
-// dieWithParent does nothing on systems without such a feature.
+// dieWithParent does nothing, because only Linux can kill a process when its parent dies.
 func dieWithParent(*exec.Cmd) {}

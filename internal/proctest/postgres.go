@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// StartPostgres runs PostgreSQL with logical replication over a new cluster, whose superuser
-// postgres needs no password. The test is skipped if PostgreSQL is not installed.
+// StartPostgres runs PostgreSQL with logical replication and a new, empty data directory. Its
+// superuser postgres needs no password. The test is skipped if PostgreSQL is not installed.
 func StartPostgres(t testing.TB) *Server {
 	t.Helper()
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
@@ -22,7 +22,7 @@ func StartPostgres(t testing.TB) *Server {
 		t.Skip("PostgreSQL (Debian: postgresql) is not installed; .ci/run installs it")
 	}
 	bin := filepath.Dir(found[len(found)-1])
-	dir, err := os.MkdirTemp("", "countd-postgres-") // not below the test's own directory, which only root may enter
+	dir, err := os.MkdirTemp("", "countd-postgres-") // not in the test's temporary directory, which only root may enter if root runs the test
 	must.Do(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	as := &syscall.SysProcAttr{}

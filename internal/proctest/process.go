@@ -12,7 +12,7 @@ type process struct {
 	code   int           // -1 if a signal ended it
 }
 
-// run starts a program in the network of a site. The program dies with the test process.
+// run starts a program in the network of a site. If the test process dies, so does the program.
 func run(site Site, cmd *exec.Cmd) (*process, error) {
 	dieWithParent(cmd)
 	if err := site.enter(cmd.Start); err != nil {
@@ -20,7 +20,7 @@ func run(site Site, cmd *exec.Cmd) (*process, error) {
 	}
 	p := &process{cmd: cmd, exited: make(chan struct{})}
 	go func() { // ends with the process
-		_ = cmd.Wait() // code has the outcome
+		_ = cmd.Wait() // ignore the error: code is the outcome
 		p.code = cmd.ProcessState.ExitCode()
 		close(p.exited)
 	}()
@@ -29,6 +29,6 @@ func run(site Site, cmd *exec.Cmd) (*process, error) {
 
 // kill sends a signal that ends the process at once, and waits for the end.
 func (p *process) kill(s os.Signal) {
-	_ = p.cmd.Process.Signal(s) // fails only for a process that has ended
+	_ = p.cmd.Process.Signal(s) // ignore the error: the process has ended
 	<-p.exited
 }

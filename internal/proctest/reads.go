@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// staleEvery is the pause between two reads of a node. It is short enough to notice any moment in
-// which the node does not answer.
+// staleEvery is the pause between two reads of a node. It is short, so that the reads notice even a
+// short time without answers.
 const staleEvery = 5 * time.Millisecond
 
-// StaleReads continuously reads the nodes' own rows.
+// StaleReads continuously sends stale reads, which each node answers from its own replicas.
 type StaleReads struct {
 	*crew
 
@@ -23,7 +23,7 @@ type StaleReads struct {
 	}
 }
 
-// StartStaleReads starts a reader for each node; Check stops them.
+// StartStaleReads starts a reader for each node. Check stops the readers.
 func (c *Cluster) StartStaleReads(nodes ...*Member) *StaleReads {
 	c.t.Helper()
 	s := &StaleReads{crew: newCrew(c.t)}

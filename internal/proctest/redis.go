@@ -13,7 +13,7 @@ func StartRedis(t testing.TB) (addr string) {
 	return startRedis(t, "--appendonly", "no").Addr
 }
 
-// StartDurableRedis is like StartRedis, but with a log that is synced before each answer.
+// StartDurableRedis is like StartRedis, but the server syncs its log before each answer.
 func StartDurableRedis(t testing.TB) *Server {
 	t.Helper()
 	return startRedis(t, "--appendonly", "yes", "--appendfsync", "always")

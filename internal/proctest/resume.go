@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// WritesResume waits until each given shard of posts has acknowledged a write that was sent after
-// the time start, through one of the nodes. It returns the times from start to the
-// acknowledgements, ascending.
+// WritesResume sends writes to the given shards of posts, through the nodes, until each shard has
+// acknowledged one. It returns the times from start to these acknowledgements, ascending.
 func (c *Cluster) WritesResume(start time.Time, shards []int, nodes ...*Member) []time.Duration {
 	c.t.Helper()
 	took := make([]time.Duration, len(shards))

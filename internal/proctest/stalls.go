@@ -11,17 +11,17 @@ import (
 const (
 	// stallEvery is the pause between two probes of the machine.
 	stallEvery = 20 * time.Millisecond
-	// stallMin bounds the time of a probe, without its pause: a wake-up and one sync. Any longer
-	// time counts as a stall.
+	// stallMin bounds the time that a wake-up and a sync take without a stall. Any longer time
+	// counts as a stall.
 	stallMin = 50 * time.Millisecond
-	// stallsInRequest is how many stalls a request may meet in a row. Its client, its node, the
-	// leader and a follower each wake up, and may sync.
+	// stallsInRequest is how many stalls may delay one request, one after the other: of its client,
+	// its node, the leader and a follower. Each of these must wake up, and may sync.
 	stallsInRequest = 4
 )
 
-// stalls measures how much other tests and programs slow the machine down. A probe is a wake-up and
-// a sync, as a node does for a write. Probes do not involve the cluster, so a slow cluster never
-// counts as a stall.
+// stalls measures how much other tests and programs slow the machine down. It repeats a probe: a
+// wake-up and a sync, which a node also needs for a write. Probes do not involve the cluster, so a
+// slow cluster never counts as a stall.
 type stalls struct {
 	mu struct {
 		sync.Mutex
@@ -29,7 +29,7 @@ type stalls struct {
 	}
 }
 
-// stall is a time in which the machine delayed a probe.
+// stall is a period in which the machine delayed a probe.
 type stall struct {
 	end  time.Time // when it ended
 	took time.Duration
@@ -57,7 +57,8 @@ func (s *stalls) watch(ctx context.Context, dir string) error {
 	return nil
 }
 
-// note records a probe that ended at a time. A delay of zero or less is no stall.
+// note records a probe that ended at the time at with the delay late. A delay of zero or less is no
+// stall.
 func (s *stalls) note(at time.Time, late time.Duration) {
 	if late <= 0 {
 		return
@@ -67,7 +68,7 @@ func (s *stalls) note(at time.Time, late time.Duration) {
 	s.mu.seen = append(s.mu.seen, stall{at, late})
 }
 
-// between returns the time for which the machine was stalled in a period.
+// between returns the total duration of stalls between two times.
 func (s *stalls) between(from, to time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,13 +13,13 @@ import (
 
 const (
 	tallyColumn   = "repost"
-	tallyWrongMax = 10 // bound on the reported faults of a test
+	tallyWrongMax = 10 // bound on how many faults a test reports
 )
 
 // Tally is one count that a test increments and reads through nodes of its choice. Each increment
-// adds one and is sent once, so the count is never below the number of acknowledged increments. It
-// is never above that number plus the increments of unknown outcome. Tally checks every answer
-// against these bounds. Its methods may be called concurrently.
+// adds one and is sent once. So the count must never be below the number of acknowledged
+// increments, or above that number plus the increments of unknown outcome. Tally checks every
+// answer against these bounds. Its methods may be called concurrently.
 type Tally struct {
 	t  testing.TB
 	id string
@@ -34,7 +34,7 @@ type Tally struct {
 	}
 }
 
-// NewTally returns a tally of a new id in a shard of posts.
+// NewTally returns a tally for a new id in a shard of posts.
 func (c *Cluster) NewTally(shard int) *Tally {
 	shards := uint64(c.Shards("posts"))
 	id := rand.Uint64N(1<<60)/shards*shards + uint64(shard)
@@ -63,7 +63,7 @@ func (y *Tally) Add(n *Member, timeout time.Duration) bool {
 }
 
 // added checks the answer to an increment. acked is the number of increments that were acknowledged
-// before it was sent; the resulting count must be higher.
+// before this one was sent. The resulting count must be higher.
 func (y *Tally) added(n *Member, acked int64, try outcome, count int64) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -81,7 +81,7 @@ func (y *Tally) added(n *Member, acked int64, try outcome, count int64) {
 	}
 }
 
-// AddAll sends increments through nodes, in turn, until count of them are acknowledged.
+// AddAll sends increments through the nodes in turn until count increments are acknowledged.
 func (y *Tally) AddAll(count int, nodes ...*Member) {
 	y.t.Helper()
 	end := time.Now().Add(settleTimeout)
@@ -109,8 +109,8 @@ func (y *Tally) Read(n *Member, timeout time.Duration) bool {
 	return try.fate == done
 }
 
-// read checks the answer to a linearizable read, with the increments acknowledged before it
-// was sent.
+// read checks the answer to a linearizable read. before is the number of increments that were
+// acknowledged before the read was sent.
 func (y *Tally) read(n *Member, before int64, try outcome, count int64) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -129,7 +129,7 @@ func (y *Tally) noteLocked(format string, args ...any) {
 	y.mu.wrong = append(y.mu.wrong, fmt.Sprintf(format, args...))
 }
 
-// AcknowledgedBy returns how many increments nodes acknowledged.
+// AcknowledgedBy returns how many increments the given nodes acknowledged.
 func (y *Tally) AcknowledgedBy(nodes ...*Member) (sum int64) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -139,8 +139,8 @@ func (y *Tally) AcknowledgedBy(nodes ...*Member) (sum int64) {
 	return sum
 }
 
-// Check reads the count at each of the nodes, and fails the test if it or any earlier answer is out
-// of bounds. There must be no other requests in the meantime.
+// Check reads the count at each of the nodes, and fails the test if any answer so far is out of
+// bounds. There must be no other requests in the meantime.
 func (y *Tally) Check(nodes ...*Member) {
 	y.t.Helper()
 	for _, n := range nodes {

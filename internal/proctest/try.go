@@ -11,39 +11,39 @@ import (
 )
 
 const (
-	// tryTimeout is how long a try waits for a node before the client tries the next node. It is
-	// longer than an election.
+	// tryTimeout is the deadline of a try, after which the client tries the next node. It is longer
+	// than an election.
 	tryTimeout = 2 * time.Second
-	// tryGrace is the time for which a try waits for an answer after its deadline.
+	// tryGrace is how long the client still waits for an answer after the deadline of a try.
 	tryGrace = 500 * time.Millisecond
 	// tryPause is the wait after a failed try, which avoids a busy loop.
 	tryPause = 10 * time.Millisecond
 )
 
-// fate is the outcome of a request after one try.
+// fate is the outcome of one try.
 type fate int
 
 const (
 	done    fate = iota // answered 200
 	refused             // the request changed nothing
 	unknown             // the request may have been applied, or may be applied later
-	wrong               // an answer that the API must never give to a valid request
+	wrong               // the answer is one that the API must never send for a valid request
 )
 
 type outcome struct {
 	fate fate
-	why  string // the reason in a word or two; "" if the request was done
+	why  string // the reason in a few words; "" if the fate is done
 	took time.Duration
 }
 
-// answer is the part of the API's answer that the package uses.
+// answer has the fields of the API's answers that the package uses.
 type answer struct {
 	Results   []row
 	ID        string
 	Counts    map[string]int64
 	Duplicate bool
 	Token     string
-	Applied   any // ids applied by a partial write, or the number of ops
+	Applied   any // a list of the applied ids in an error, or the number of applied ops
 	Unknown   []string
 	Error     struct{ Code, Message string }
 }
@@ -75,7 +75,7 @@ func (n *Member) try(ctx context.Context, r *request, timeout time.Duration, int
 	return o
 }
 
-// fateOf judges a try by its answer.
+// fateOf returns the fate of a try from its answer, and the reason.
 func fateOf(status int, err error, a *answer) (fate, string) {
 	var dial *net.OpError
 	switch {
@@ -102,7 +102,7 @@ func fateOf(status int, err error, a *answer) (fate, string) {
 	return wrong, why + ": " + a.Error.Message
 }
 
-// after returns the next node in the order of nodes.
+// after returns the node that follows n in nodes. The first node follows the last.
 func after(nodes []*Member, n *Member) *Member {
 	return nodes[(slices.Index(nodes, n)+1)%len(nodes)]
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/client/admin"
 )
 
-// TestFatesOfTries checks that a request that may have counted is never judged as one that did not.
+// TestFatesOfTries checks that a request that may have been applied never has the fate refused.
 func TestFatesOfTries(t *testing.T) {
 	dial := &net.OpError{Op: "dial", Err: errors.New("refused")}
 	for _, tc := range []struct {
@@ -43,7 +43,7 @@ func TestFatesOfTries(t *testing.T) {
 	}
 }
 
-// TestDigestsAreCompared gives the watch the reports of replicas one after the other.
+// TestDigestsAreCompared passes reports of replicas to digests.note, one after the other.
 func TestDigestsAreCompared(t *testing.T) {
 	type shown struct {
 		node, digest string
@@ -74,8 +74,8 @@ func TestDigestsAreCompared(t *testing.T) {
 	}
 }
 
-// TestTallyHoldsAnswersToWhatWasAcknowledged gives a tally the answers to increments, and then the
-// answer to a read that was sent after them.
+// TestTallyHoldsAnswersToWhatWasAcknowledged passes answers to increments to a tally, and then the
+// answer to a later read.
 func TestTallyHoldsAnswersToWhatWasAcknowledged(t *testing.T) {
 	type added struct {
 		fate          fate
@@ -131,8 +131,8 @@ func TestStatsOfAStretchOfTime(t *testing.T) {
 	}
 }
 
-// A request is late if it takes longer than its deadline allows, plus an allowance for the
-// machine's stalls during the request. Stalls at other times excuse nothing.
+// A request is late if it takes longer than RequestDeadline plus an allowance for the machine's
+// stalls during the request. Stalls at other times do not count.
 func TestLateRequests(t *testing.T) {
 	began := time.Now()
 	for _, tc := range []struct {
@@ -216,7 +216,7 @@ func serve(t *testing.T, s Site) {
 	}
 }
 
-// dial connects from a site. If it can, it takes almost no time.
+// dial connects from a site to an address. A connection is either made at once or not at all.
 func dial(from Site, addr string) error {
 	return from.Enter(func() error {
 		conn, err := net.DialTimeout("tcp", addr, 300*time.Millisecond)

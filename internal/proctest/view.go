@@ -9,13 +9,13 @@ import (
 	"github.com/countd/countd/client/admin"
 )
 
-// view holds the groups as the nodes that answer report them.
+// view contains the status of each node that answered, and the replicas of each group by node.
 type view struct {
 	status   map[*Member]ClusterStatus
 	replicas map[uint32]map[*Member]admin.Group
 }
 
-// look asks one node after the other.
+// look requests the status of one node after the other.
 func look(nodes []*Member) view {
 	v := view{status: map[*Member]ClusterStatus{}, replicas: map[uint32]map[*Member]admin.Group{}}
 	for _, n := range nodes {
@@ -34,8 +34,8 @@ func look(nodes []*Member) view {
 	return v
 }
 
-// leader returns the node that reports to lead a group, or nil. If several nodes report that, it
-// returns the node with the latest term.
+// leader returns the node that reports to lead a group, or nil. If several nodes report this, it
+// returns the one with the latest term.
 func (v view) leader(group uint32) (leader *Member, term uint64) {
 	for n, g := range v.replicas[group] {
 		if g.Role == "leader" && g.Term >= term {
@@ -45,8 +45,8 @@ func (v view) leader(group uint32) (leader *Member, term uint64) {
 	return leader, term
 }
 
-// AwaitVoters waits until each group has a leader and the given number of voters, all of which hold
-// a replica, and no other members. It does not ask the excluded nodes.
+// AwaitVoters waits until each group has a leader, the given number of voters, and no other members
+// or replicas. The catalog and the board may have more. It ignores what the excluded nodes report.
 func (c *Cluster) AwaitVoters(voters int, excluded ...*Member) time.Duration {
 	c.t.Helper()
 	return c.await(settleTimeout, func() string {
@@ -63,8 +63,8 @@ func (c *Cluster) AwaitVoters(voters int, excluded ...*Member) time.Duration {
 	})
 }
 
-// AwaitLed waits until each group with a replica on a node that is not excluded has a leader among
-// these nodes.
+// AwaitLed waits until each group has a leader. It ignores the excluded nodes, and groups with
+// replicas only on these.
 func (c *Cluster) AwaitLed(excluded ...*Member) time.Duration {
 	c.t.Helper()
 	return c.await(settleTimeout, func() string {
@@ -126,9 +126,9 @@ func (c *Cluster) LeaderOfMost() (leader *Member, led []int) {
 	return leader, led
 }
 
-// AwaitShares waits until all nodes that are not excluded hold the same number of replicas of the
-// built-in keyspaces' shards, three of each shard. The nodes must also lead the same number of
-// shards, give or take one.
+// AwaitShares waits until the replicas of all shards of the built-in keyspaces are spread evenly
+// over the nodes that are not excluded, three replicas of each shard. The nodes' numbers of
+// replicas must differ by at most one, and so must the numbers of shards that they lead.
 func (c *Cluster) AwaitShares(excluded ...*Member) time.Duration {
 	c.t.Helper()
 	nodes, shards := c.Others(excluded...), c.AllShards()
@@ -145,7 +145,7 @@ func (c *Cluster) AwaitShares(excluded ...*Member) time.Duration {
 	})
 }
 
-// AwaitGone waits until no other node sees the given node in gossip.
+// AwaitGone waits until no other node lists the given node in its cluster status.
 func (c *Cluster) AwaitGone(gone *Member) time.Duration {
 	c.t.Helper()
 	others := c.Others(gone)
@@ -162,7 +162,8 @@ func (c *Cluster) AwaitGone(gone *Member) time.Duration {
 	})
 }
 
-// shares returns how many replicas of shards each node holds, and how many of them it leads.
+// shares returns how many replicas of shards each node holds, and how many of these shards it
+// leads.
 func (v view) shares(nodes []*Member) (held, led []int) {
 	held, led = make([]int, len(nodes)), make([]int, len(nodes))
 	for i, n := range nodes {
@@ -179,7 +180,8 @@ func (v view) shares(nodes []*Member) (held, led []int) {
 	return held, led
 }
 
-// everywhere reports whether a group is on all nodes: the catalog or the board.
+// everywhere reports whether a group always has replicas on all nodes. These are the catalog and
+// the board.
 func everywhere(g admin.Group) bool { return g.ID == 0 || g.Keyspace == "board" }
 
 func sum(of []int) (all int) {

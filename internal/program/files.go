@@ -16,17 +16,17 @@ const (
 )
 
 // AtomicFile is a file that appears whole or not at all: until Commit, its bytes are in a temporary
-// file beside the target. The target is a regular file or does not exist; AtomicFile writes directly
-// to a device, a pipe or another target that must not be replaced.
+// file beside the target. If the target exists but is not a regular file, such as a device or a
+// pipe, AtomicFile writes to it directly.
 //
-// Invariant: after a crash at any point the target holds its old bytes or all of the new ones. Its
-// methods must not be called concurrently.
+// Invariant: after a crash at any point, the target contains either its old bytes or all of the new
+// ones. The methods must not be called concurrently.
 type AtomicFile struct {
 	f      *os.File
-	target string // "" when f is the target itself
+	target string // "" if f is the target itself
 }
 
-// CreateFile opens a temporary file beside path. The caller calls Commit or Abort.
+// CreateFile opens a temporary file beside path. The caller must call Commit or Abort.
 func CreateFile(path string) (*AtomicFile, error) {
 	if resolved, err := filepath.EvalSymlinks(path); err == nil {
 		path = resolved // replace the target of a link, not the link
@@ -56,12 +56,12 @@ func CreateFile(path string) (*AtomicFile, error) {
 
 func (f *AtomicFile) Write(p []byte) (int, error) { return f.f.Write(p) }
 
-// Commit makes the bytes durable and renames the file to its target. After an error the
-// temporary file is gone.
+// Commit makes the bytes durable and renames the file to its target. After an error, the temporary
+// file is removed.
 func (f *AtomicFile) Commit() error { return f.commit(os.Rename) }
 
-// CommitNew is like Commit, but for a target that must not exist. If it exists, CommitNew leaves it
-// alone and returns fs.ErrExist.
+// CommitNew is like Commit, but for a target that must not exist. If it exists, CommitNew does not
+// change it and returns fs.ErrExist.
 func (f *AtomicFile) CommitNew() error {
 	return f.commit(func(temp, target string) error {
 		err := os.Link(temp, target)
@@ -114,7 +114,7 @@ func WriteJSON(path string, v any, commit func(*AtomicFile) error) error {
 	return commit(f)
 }
 
-// SyncFile makes durable what was written to a file, and the file's name.
+// SyncFile makes a file's contents and its name durable.
 func SyncFile(f *os.File) error {
 	if err := f.Sync(); err != nil {
 		return err
@@ -129,9 +129,9 @@ func (f *AtomicFile) Abort() {
 	}
 }
 
-// ReplaceFile durably makes data the content of the file at path, which only its owner can
-// read. Its temporary file is path.tmp: a crash leaves at most that one, and the next call
-// overwrites it. The caller allows one call for a path at a time.
+// ReplaceFile durably and atomically replaces the contents of the file at path by data. Only the
+// file's owner can read it. A crash may leave the temporary file path.tmp, which the next call
+// overwrites. Calls for the same path must not be concurrent.
 func ReplaceFile(path string, data []byte) error {
 	temp := path + ".tmp"
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -148,8 +148,7 @@ func ReplaceFile(path string, data []byte) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// MkdirAll creates a directory and its missing parents. It makes the names of the directories that
-// it creates durable.
+// MkdirAll creates a directory and its missing parents, and makes their names durable.
 func MkdirAll(path string, mode os.FileMode) error {
 	path = filepath.Clean(path)
 	var changed []string

@@ -32,7 +32,8 @@ func TestFileIsReplaced(t *testing.T) {
 	}
 }
 
-// Two concurrent Files have temporary files of their own, and the last commit wins.
+// Two concurrent AtomicFiles of one target have different temporary files, and the last commit
+// wins.
 func TestTwoAtATime(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a")
 	first, err1 := program.CreateFile(path)
@@ -56,7 +57,7 @@ func TestTwoAtATime(t *testing.T) {
 	}
 }
 
-// CommitNew makes a file, and leaves one that is there as it is.
+// CommitNew creates a file, and does not change an existing one.
 func TestCommitNew(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a")
@@ -100,8 +101,8 @@ func TestAFailedCommitLeavesNothing(t *testing.T) {
 	}
 }
 
-// A crash may leave the temporary file of Replace with any content. The next call overwrites
-// the file.
+// A crash may leave the temporary file of ReplaceFile with any content. The next call overwrites
+// it.
 func TestReplace(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a")

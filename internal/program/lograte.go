@@ -11,15 +11,16 @@ import (
 const (
 	// LogEvery is the interval at which a repeated message is written.
 	LogEvery = time.Minute
-	// messagesMax bounds the remembered messages. It is several times the number of different
-	// messages in the libraries. If there are more, the Limiter forgets all of them and writes each
-	// once more.
+	// messagesMax bounds the number of remembered messages. It is several times the number of
+	// different messages in the libraries. At the bound, the LogLimiter forgets all messages, and
+	// writes each again at its next occurrence.
 	messagesMax = 256
 )
 
-// LogLimiter writes the first occurrence of a message, and then one a minute. The attribute "times" is
-// the number of occurrences since the last written one. Two messages are the same if they differ in
-// digits or attributes alone. The zero Limiter is ready; it is safe for concurrent use.
+// LogLimiter writes the first occurrence of a message, and after that at most one per minute. The
+// attribute "times" is the number of occurrences since the last written one. Messages that differ
+// only in digits or attributes count as the same message. The zero LogLimiter is ready to use. It
+// is safe for concurrent use.
 type LogLimiter struct {
 	mu struct { // never held during I/O
 		sync.Mutex
@@ -28,14 +29,14 @@ type LogLimiter struct {
 	now func() time.Time // time.Now if nil
 }
 
-// loggedMessage is a message that was written.
+// loggedMessage is the state of a message that was written at least once.
 type loggedMessage struct {
 	written time.Time
-	times   uint64 // occurrences since
+	times   uint64 // number of occurrences since then
 }
 
-// Logger returns a logger that passes messages on to logger within the limit. All loggers of
-// a Limiter share the limit.
+// Logger returns a logger that forwards messages to logger within the limit. All loggers of a
+// LogLimiter share the limit. Debug messages are not limited.
 func (l *LogLimiter) Logger(logger *slog.Logger) *slog.Logger {
 	return slog.New(&logHandler{Handler: logger.Handler(), limiter: l})
 }
@@ -76,7 +77,7 @@ func withoutDigits(text string) string {
 	}, text)
 }
 
-// logHandler is one logger's part of a Limiter.
+// logHandler is the handler of a logger that a LogLimiter returned.
 type logHandler struct {
 	slog.Handler
 	limiter *LogLimiter

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// limited is a limiter with a clock of its own, and the messages that it passed on.
+// limited is a LogLimiter with a fake clock, and a log for the messages that it forwards.
 type limited struct {
 	LogLimiter
 	clock time.Time
@@ -35,8 +35,8 @@ func (l *limited) takes(t *testing.T, want string) {
 	l.log.Reset()
 }
 
-// The first occurrence of a message is written at once. Later ones are written once a minute, with
-// the number of occurrences.
+// The first occurrence of a message is written at once. Later occurrences are written at most once
+// a minute, with their number.
 func TestRepeatsAreCountedByTheMinute(t *testing.T) {
 	l, base := newLimited(slog.LevelInfo)
 	logger := l.Logger(base)
@@ -70,7 +70,6 @@ func TestWhatIsTheSameMessage(t *testing.T) {
 	l.takes(t, "level=WARN msg=\"failed otherwise\"\n")
 }
 
-// A logger at level debug writes all messages of that level.
 func TestDebugMessagesAreNotLimited(t *testing.T) {
 	l, base := newLimited(slog.LevelDebug)
 	for range 3 {

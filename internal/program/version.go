@@ -1,6 +1,7 @@
-// Package program owns what both programs have in common: their version, the one constant that a
-// release changes; flags for durations with days; a limit of log messages that repeat; and files
-// that appear whole or not at all. It knows nothing of cluster versions, which package catalog owns.
+// Package program owns what both programs have in common: their version, which is the only constant
+// that a release changes; flags for durations with days; a limit on repeated log messages; and
+// files that appear whole or not at all. It knows nothing of cluster versions, which package
+// catalog owns.
 //
 // Invariant: the programs, their metrics and the first section of CHANGELOG.md name the same
 // version.

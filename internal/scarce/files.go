@@ -7,23 +7,24 @@ import (
 	"syscall"
 )
 
-// A process has a limit of file descriptors (RLIMIT_NOFILE; Go raises the soft one to the hard
-// one). Linux gives a new file the lowest number that is free. If no client connection keeps a
-// number at or above a bound, these numbers stay free for the node, however many clients connect.
-// Connections of peers have a higher bound.
+// A process has a limit of file descriptors (RLIMIT_NOFILE; Go raises the soft limit to the hard
+// limit). Linux gives a new file the lowest free number. The node closes a client connection whose
+// number reaches a bound. So the numbers from this bound on stay free for the node, however many
+// clients connect. Connections of peers have a higher bound.
 const (
 	// FilesMin is the lowest limit that a node starts with. Half of it is for the node itself: its
-	// ports, a few peers, and the tables of rows and members on disk (TableFiles each). The log
-	// takes a file for each 16 MiB, and a snapshot that is written or sent takes two.
+	// ports, a few peers, and the databases of rows and of members (TableFiles each). The log also
+	// needs a file for each 16 MiB, and a snapshot that is being written or sent needs two.
 	FilesMin = 512
-	// FilesWanted is the limit that suffices for 8,192 HTTP connections, 8,192 Redis connections
-	// and filesOwnMax descriptors of the node.
+	// FilesWanted is enough for 8,192 HTTP connections, 8,192 Redis connections and filesOwnMax
+	// descriptors of the node.
 	FilesWanted = 2*8192 + filesOwnMax
 
-	// filesOwnMax bounds the descriptors that are reserved from clients: 4,096 for the segments of
-	// 64 GiB of log, and 4,096 others.
+	// filesOwnMax bounds the descriptors that clients cannot use: 4,096 for the segments of 64 GiB
+	// of log, and 4,096 others.
 	filesOwnMax = 8192
-	// tableFilesMax bounds the files of one Pebble that stay open. Each keeps some kilobytes of memory.
+	// tableFilesMax bounds how many files one Pebble database keeps open. Each open file takes a
+	// few kilobytes of memory.
 	tableFilesMax = 512
 )
 
@@ -39,11 +40,11 @@ func FileLimit() (Files, error) {
 	return Files(min(limit.Cur, 1<<30)), nil
 }
 
-// own returns how many descriptors clients leave to the node.
+// own returns how many descriptors are reserved for the node, so that clients cannot use them.
 func (f Files) own() Files { return min(f/2, filesOwnMax) }
 
-// Bounds returns ForClients and ForPeers of this process's present limit, which may be lowered
-// while the process runs (prlimit). If the limit is unknown, both are math.MaxInt.
+// Bounds returns ForClients and ForPeers for the current limit of this process, because prlimit may
+// lower the limit while the process runs. If the limit is unknown, both are math.MaxInt.
 func Bounds() (clients, peers int) {
 	f, err := FileLimit()
 	if err != nil {
@@ -52,14 +53,14 @@ func Bounds() (clients, peers int) {
 	return f.ForClients(), f.ForPeers()
 }
 
-// ForClients returns a bound: connections of clients keep only descriptors below it.
+// ForClients returns the bound for client connections: their descriptors must be below it.
 func (f Files) ForClients() int { return int(f - f.own()) }
 
-// ForPeers returns a bound: connections from peers keep only descriptors below it.
+// ForPeers returns the bound for connections from peers: their descriptors must be below it.
 func (f Files) ForPeers() int { return int(f - f.own()/2) }
 
-// TableFiles returns how many files one Pebble of the node keeps open. Pebble needs about 60 at
-// least.
+// TableFiles returns MaxOpenFiles for one Pebble database of the node. If it is below 64, Pebble
+// still keeps up to 64 files open.
 func TableFiles() int {
 	if f, err := FileLimit(); err == nil {
 		return int(min(f/16, tableFilesMax))

@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// Whatever descriptors clients and peers take, the node's own files find a free one.
+// For each limit, descriptors are left for the node that neither clients nor peers can use.
 func TestDescriptorsAreShared(t *testing.T) {
 	for _, limit := range []Files{FilesMin, 1024, 4096, FilesWanted, 1 << 20} {
 		clients, peers := limit.ForClients(), limit.ForPeers()
@@ -27,7 +27,7 @@ func TestDescriptorsAreShared(t *testing.T) {
 	}
 }
 
-// Connections that come after the limit was lowered keep within the new limit.
+// Bounds follows a limit that was lowered.
 func TestLoweredLimit(t *testing.T) {
 	var limit syscall.Rlimit
 	must.Do(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))

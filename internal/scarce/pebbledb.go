@@ -16,61 +16,62 @@ import (
 	"github.com/countd/countd/internal/program"
 )
 
-// DBConfig configures New. Every field must be set.
+// DBConfig configures NewDB. Every field must be set.
 type DBConfig struct {
-	Dir    string // used by the database alone
-	Holds  string // what the database has, such as "cold rows", for errors and the log
+	Dir    string // directory that only the database uses
+	Holds  string // what the database contains, such as "cold rows", for errors and the log
 	FS     vfs.FS
 	Logger *slog.Logger
-	// Fatal is called if the disk refuses a write that the database cannot do without. It
-	// should end the process.
+	// Fatal is called if a necessary write fails. It should end the process.
 	Fatal func(error)
-	// Damaged is called when Pebble finds a file damaged. Pebble's default would end the process.
-	// With this function, only readers of the file get an error.
+	// Damaged is called when Pebble finds a damaged file. Readers of the file get an error. By
+	// default Pebble would end the process.
 	Damaged func(pebble.DataCorruptionInfo)
 }
 
 // ErrClosed is returned after Close.
 var ErrClosed = errors.New("the database is closed")
 
-// DB is a Pebble database. A caller uses it between Use and done. Its methods are safe for concurrent use.
+// DB is a Pebble database. A caller must use it only between Use and done. Its methods are safe for
+// concurrent use.
 type DB struct {
 	*pebble.DB
 	cfg   DBConfig
 	cache *pebble.Cache
 	limit program.LogLimiter
 
-	Started  atomic.Bool        // set by the owner; once it is set, files wait, see Waiting
+	Started  atomic.Bool        // set by the owner after Open; enables the waits of Waiting
 	Stopping context.Context    // ends when Close begins
-	Stop     context.CancelFunc // ends Stopping before Close
+	Stop     context.CancelFunc // ends Stopping, also before Close
 
-	// gate is held for reading while Pebble is in use, and for writing to close it. A caller
+	// gate is held for reading while Pebble is in use, and for writing during Close. A caller
 	// acquires gate only once, and before all other locks. So a caller that waits for gate during
 	// Close holds no other lock.
 	gate   sync.RWMutex
 	closed bool
 }
 
-// NewDB returns a database that Open opens.
+// NewDB returns a database that is not open yet.
 func NewDB(cfg DBConfig) *DB {
 	d := &DB{cfg: cfg}
 	d.Stopping, d.Stop = context.WithCancel(context.Background())
 	return d
 }
 
-// Waiting returns a file system that waits for disk space and file descriptors from Started until
-// Stopping.
+// Waiting returns the file system for Open. From Started until Stopping, its calls wait for disk
+// space and file descriptors; see Wait.
 func (d *DB) Waiting() vfs.FS {
 	return Wait{Dir: d.cfg.Dir, What: d.cfg.Holds, Logger: d.cfg.Logger, Started: &d.Started, Closing: d.Stopping.Done()}.Over(d.cfg.FS)
 }
 
-// Open opens the database, and creates it if it does not exist. It completes the options, and takes
-// over the caller's reference to o.Cache, even on an error.
+// Open opens the database, and creates it if it does not exist. It completes the options. It owns
+// the caller's reference to o.Cache from then on, even if it returns an error.
 func (d *DB) Open(o *pebble.Options) (err error) {
 	o.Logger, o.FormatMajorVersion, o.MaxOpenFiles = logger{d}, pebble.FormatNewest, TableFiles()
 	o.EventListener = &pebble.EventListener{
 		DataCorruption: d.cfg.Damaged,
-		// By default Pebble retries a failed flush without end or pause.
+		// End the process if a flush fails for good, because Pebble would retry it forever without
+		// a pause.
 		FlushEnd: func(info pebble.FlushInfo) {
 			var file *fs.PathError
 			if errors.As(info.Err, &file) && !Is(info.Err) && d.Stopping.Err() == nil {
@@ -86,8 +87,8 @@ func (d *DB) Open(o *pebble.Options) (err error) {
 	return nil
 }
 
-// Close waits until nobody uses the database, calls beforeClose, and closes the database. Further
-// calls do nothing.
+// Close waits until the database is no longer in use, calls beforeClose, and closes the database.
+// Further calls do nothing.
 func (d *DB) Close(beforeClose func()) error {
 	d.Stop()
 	d.gate.Lock()
@@ -100,7 +101,8 @@ func (d *DB) Close(beforeClose func()) error {
 	defer d.cache.Unref()
 	switch err := d.DB.Close(); {
 	case NoRoom(err):
-		// Pebble ends its log with a trailer. Whatever must be on disk was synced before.
+		// Pebble could not write the trailer of its log. This does no harm, because all data that
+		// must be durable was synced before.
 		d.cfg.Logger.Warn("the disk is full: the log of a database is closed as after a crash", "of", d.cfg.Holds, "dir", d.cfg.Dir, "err", err)
 	case err != nil:
 		return fmt.Errorf("cannot close %s: %w", d.cfg.Holds, err)
@@ -118,14 +120,16 @@ func (d *DB) Use() (done func(), err error) {
 	return d.gate.RUnlock, nil
 }
 
-// Limited returns a logger for messages that many readers or writers would repeat.
+// Limited returns a logger for messages that many readers or writers may repeat. It limits how
+// often a message is written.
 func (d *DB) Limited() *slog.Logger { return d.limit.Logger(d.cfg.Logger) }
 
 func (d *DB) fatal(err error) {
 	d.cfg.Fatal(fmt.Errorf("cannot write %s in %s: %w", d.cfg.Holds, d.cfg.Dir, err))
 }
 
-// PrefixEnd returns the least key above all keys with a prefix, which must not be all FF.
+// PrefixEnd returns the least key above all keys with a prefix. The prefix must contain a byte
+// other than FF.
 func PrefixEnd(prefix []byte) []byte {
 	b := append([]byte(nil), prefix...)
 	for i := len(b) - 1; ; i-- {
@@ -144,14 +148,14 @@ func (l logger) Infof(format string, args ...any) {
 
 func (l logger) Errorf(format string, args ...any) {
 	for i, arg := range args {
-		if err, is := arg.(error); is { // with %+v the error would print its stack
+		if err, is := arg.(error); is { // Pebble formats errors with %+v, which would print their stack
 			args[i] = err.Error()
 		}
 	}
 	l.db.Limited().Warn("pebble: " + fmt.Sprintf(format, args...))
 }
 
-// Fatalf must not return to Pebble, so it ends the goroutine.
+// Fatalf ends the goroutine, because it must not return to Pebble.
 func (l logger) Fatalf(format string, args ...any) {
 	l.db.fatal(fmt.Errorf(format, args...))
 	runtime.Goexit()

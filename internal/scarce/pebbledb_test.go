@@ -14,14 +14,14 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// stackError prints a stack except in Error, as errors of Pebble do.
+// stackError prints a stack if it is formatted, but not in Error, like errors of Pebble.
 type stackError struct{}
 
 func (stackError) Error() string { return "checksum mismatch" }
 
 func (stackError) Format(s fmt.State, _ rune) { fmt.Fprint(s, "checksum mismatch\n\tmain.go:1") }
 
-// However often Pebble reports an error, the log has one line a minute, without a stack.
+// Even if Pebble repeats an error, the log has only one line a minute, without a stack.
 func TestErrorsAreLoggedOnceAMinute(t *testing.T) {
 	var log bytes.Buffer
 	d := &DB{cfg: DBConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}}
@@ -33,8 +33,8 @@ func TestErrorsAreLoggedOnceAMinute(t *testing.T) {
 	}
 }
 
-// Close waits until the database is not in use. Afterwards nobody can use the closed DB, and a new DB
-// can open the files.
+// Close waits until the database is not in use. Afterwards Use returns ErrClosed, and a new DB can
+// open the files.
 func TestClose(t *testing.T) {
 	files := vfs.NewMem()
 	for range 2 {

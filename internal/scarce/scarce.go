@@ -10,9 +10,9 @@ import (
 	"syscall"
 )
 
-// Is reports whether err means only that disk space or file descriptors are short. The disk is then
-// not damaged, and the caller may retry later. For a joined error, this must hold for every error
-// in it.
+// Is reports whether the only cause of err is a lack of disk space or of file descriptors. If so,
+// the disk is not damaged, and the caller may retry later. For a joined error, this must hold for
+// each error in it.
 func Is(err error) bool {
 	return every(err, func(e syscall.Errno) bool { return isNoFiles(e) || isNoRoom(e) })
 }
@@ -27,7 +27,7 @@ func isNoFiles(e syscall.Errno) bool { return e == syscall.EMFILE || e == syscal
 
 func isNoRoom(e syscall.Errno) bool { return e == syscall.ENOSPC || e == syscall.EDQUOT }
 
-// every reports whether err wraps only system errors, and match returns true for each of them.
+// every reports whether err wraps system errors only, and match returns true for each of them.
 func every(err error, match func(syscall.Errno) bool) bool {
 	switch e := err.(type) { //nolint:errorlint // this function unwraps, because errors.As finds only one of the joined errors
 	case syscall.Errno:

@@ -24,7 +24,7 @@ func TestIs(t *testing.T) {
 		{file(syscall.ENFILE), true, true, false},
 		{errors.Join(full, files), true, false, false},
 		{errors.Join(full, nil), true, false, true},
-		// If a disk is full and broken, the error counts as that of a broken disk.
+		// If one of the errors is no lack of space or files, the result is false.
 		{errors.Join(full, broken), false, false, false},
 		{fmt.Errorf("%w: %w", broken, full), false, false, false},
 		{errors.Join(fs.ErrClosed, files), false, false, false},

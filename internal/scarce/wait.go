@@ -11,31 +11,31 @@ import (
 )
 
 const (
-	// After the disk was full, a write waits for RoomMin of free space, because Pebble rewrites
-	// files of some megabytes at a time.
+	// RoomMin is how many bytes must be free before a write that failed on a full disk is tried
+	// again. It is high because Pebble rewrites files of several megabytes.
 	RoomMin  = 64 << 20
 	waitPoll = 200 * time.Millisecond
 )
 
-// Wait is a file system whose calls wait while the disk is full or no file descriptor is left,
-// instead of failing. Without it, Pebble ends the process on such an error, or treats a file as
-// damaged.
+// Wait configures a file system whose calls wait, instead of failing, while the disk is full or no
+// file descriptor is left. Without it, Pebble would end the process on such an error, or treat a
+// file as damaged.
 //
 // vfs.OnDiskFull is not enough: it tries a call only twice, and does not recognise a user's quota
 // (EDQUOT). Wait never repeats a sync, because the system may have dropped the data that it could
-// not write. A full file system refuses the write before the sync.
+// not write. It need not, because a full file system refuses the write before the sync.
 type Wait struct {
-	Dir     string // a directory of the disk that must have room
-	What    string // what is written, for the log
+	Dir     string // a directory on the disk whose free space is checked
+	What    string // what the files contain, for the log
 	Logger  *slog.Logger
-	Started *atomic.Bool    // while false, as during Open, calls fail at once
+	Started *atomic.Bool    // while false, for example during Open, calls fail at once
 	Closing <-chan struct{} // once closed, calls fail at once
 }
 
-// Over returns fs with calls that wait.
+// Over returns a file system that calls fs, with waits.
 func (w Wait) Over(fs vfs.FS) vfs.FS { return &waitingFS{fs, w} }
 
-// retry calls try until try succeeds, or fails for a reason other than a scarce resource.
+// retry calls try until it succeeds, or fails with another error than those that Is matches.
 func (fs *waitingFS) retry(try func() error) error {
 	w := &fs.wait
 	err := try()
@@ -74,7 +74,7 @@ func tried[T any](fs *waitingFS, call func() (T, error)) (result T, err error) {
 	return result, err
 }
 
-// opened is like tried, but for a file that is written.
+// opened is like tried, but for a call that opens a file for writing. Writes to this file wait too.
 func opened(fs *waitingFS, open func() (vfs.File, error)) (vfs.File, error) {
 	file, err := tried(fs, open)
 	if err != nil {
@@ -103,8 +103,8 @@ func (fs *waitingFS) OpenDir(name string) (vfs.File, error) {
 	return tried(fs, func() (vfs.File, error) { return fs.FS.OpenDir(name) })
 }
 
-// ReuseForWrite implements vfs.FS. If the open fails because no descriptor is left, the file may
-// already have its new name.
+// ReuseForWrite implements vfs.FS. A failed try may already have renamed the file, so the next try
+// opens it by its new name.
 func (fs *waitingFS) ReuseForWrite(from, to string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	return opened(fs, func() (vfs.File, error) {
 		file, err := fs.FS.ReuseForWrite(from, to, c)
@@ -135,7 +135,7 @@ func (fs *waitingFS) Remove(name string) error {
 	return fs.retry(func() error { return fs.FS.Remove(name) })
 }
 
-// waitingFile waits for room.
+// waitingFile is a file whose writes wait like the calls of its file system.
 type waitingFile struct {
 	vfs.File
 	fs *waitingFS

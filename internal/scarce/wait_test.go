@@ -13,9 +13,9 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// Each call of a file system fails several times with a transient error, although the disk has free
-// bytes. For example, it has no inode left, other programs take its room, or a user's quota is used
-// up. The call waits until it succeeds. Any other error is returned.
+// A call that fails several times with an error of scarcity waits until it succeeds. It does so
+// even if the disk has free bytes, because inodes or a user's quota may be used up. Any other error
+// is returned at once.
 func TestCallsWait(t *testing.T) {
 	for _, failure := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.EIO} {
 		t.Run(failure.Error(), func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestCallsWait(t *testing.T) {
 	}
 }
 
-// A call that waits returns its error when the store is closed.
+// A call that waits returns its error once Closing is closed.
 func TestCloseEndsWaits(t *testing.T) {
 	started := &atomic.Bool{}
 	started.Store(true)
@@ -78,7 +78,7 @@ func TestCloseEndsWaits(t *testing.T) {
 	}
 }
 
-// A rename is complete even if no descriptor is left to open the file.
+// ReuseForWrite succeeds even if a try renames the file but has no descriptor to open it.
 func TestReuseWithoutADescriptor(t *testing.T) {
 	disk := vfs.NewMem()
 	file, err := disk.Create("from", vfs.WriteCategoryUnspecified)
@@ -95,7 +95,7 @@ func TestReuseWithoutADescriptor(t *testing.T) {
 	}
 }
 
-// renamedFS finds no free descriptor for the first files that it opens.
+// renamedFS fails the first left calls of OpenReadWrite, because no descriptor is free.
 type renamedFS struct {
 	vfs.FS
 	left int

@@ -1,5 +1,5 @@
-// Package strictjson parses JSON of other programs, strictly (RFC 8259) and without a tree. It
-// never interprets a text.
+// Package strictjson parses JSON from other programs, strictly by RFC 8259 and without building a
+// tree. It never interprets a text.
 //
 // Invariant: work and memory are linear in the number of bytes read, whatever the bytes are.
 package strictjson
@@ -29,44 +29,45 @@ const (
 	NoSuchField = "no such field"
 )
 
-// FieldError is a fault of the value at a JSON path.
+// FieldError is the error for an invalid value at a JSON path.
 type FieldError struct{ Path, Problem string }
 
 func (e *FieldError) Error() string { return e.Path + ": " + e.Problem }
 
-// Cursor parses one JSON text from front to back, directly into the types of a call. It builds no
-// tree, so it allocates nothing. Deep nesting costs nothing, because a value of the wrong type is
-// refused at its first byte. It is strict (RFC 8259): no garbage after the text, no lenient
-// numbers, escapes or control characters. The callers refuse unknown and repeated members.
+// Cursor parses one JSON text from front to back. Its caller reads each value directly into the
+// type that it needs. A Cursor builds no tree, so it allocates nothing. Deep nesting costs nothing,
+// because the caller refuses a value of the wrong type at its first byte. It is strict (RFC 8259):
+// no garbage after the text, no lenient numbers, escapes or control characters. Callers must refuse
+// unknown and repeated members themselves.
 //
-// The first fault is kept, and ends every loop over Next. Values that are read after it are zero
-// and must not be used. Strings alias Data or Text and are valid until the next string is read.
+// Err keeps the first fault, which ends every loop over Next. Values that are read after a fault
+// must not be used. Strings alias Data or Text and are valid until the next string is read.
 type Cursor struct {
 	Data []byte
 	At   int    // next byte to read; At ≤ len(Data)
-	Err  error  // first fault: a *FieldError, or what the caller set
-	Text []byte // the last string with escapes, unescaped
+	Err  error  // first fault: a *FieldError, or an error that the caller set
+	Text []byte // buffer for the value of the last string with escapes
 }
 
-// Reset begins to parse data.
+// Reset makes the cursor parse data from the start.
 func (c *Cursor) Reset(data []byte) {
 	c.Data, c.At, c.Err = data, 0, nil
 }
 
-// Fail records a fault of the value at a JSON path, unless a fault is recorded already.
+// Fail records that the value at a JSON path is invalid, unless a fault is recorded already.
 func (c *Cursor) Fail(path, problem string) {
 	if c.Err == nil {
 		c.Err = &FieldError{path, problem}
 	}
 }
 
-// Broken records that data is not JSON at the current byte.
+// Broken records that the text is not JSON at the current byte.
 func (c *Cursor) Broken(problem string) {
 	c.Fail("body", fmt.Sprintf("not valid JSON at byte %d: %s", c.At, problem))
 }
 
-// Peek skips white space and returns the next byte, or 0 at the end: a zero
-// byte is never valid there.
+// Peek skips white space and returns the next byte, or 0 at the end. Callers need not distinguish
+// the end from a zero byte, because a zero byte is never valid.
 func (c *Cursor) Peek() byte {
 	for c.At < len(c.Data) {
 		switch b := c.Data[c.At]; b {
@@ -86,7 +87,7 @@ func (c *Cursor) End() {
 	}
 }
 
-// Begin consumes an opening bracket and reports whether it was there.
+// Begin consumes the bracket open if it is the next byte, and reports whether it was.
 func (c *Cursor) Begin(open byte) bool {
 	if c.Err != nil || c.Peek() != open {
 		return false
@@ -95,7 +96,7 @@ func (c *Cursor) Begin(open byte) bool {
 	return true
 }
 
-// Next reports whether another member follows the n members read so far, and consumes the comma
+// Next reports whether another element follows the n elements read so far, and consumes the comma
 // before it. If none follows, it consumes the closing bracket.
 func (c *Cursor) Next(n int, closing byte) bool {
 	if c.Err != nil {
@@ -156,7 +157,8 @@ func (c *Cursor) Str() []byte {
 	return nil
 }
 
-// strRest parses the rest of a string, beginning at its first escape. text holds its beginning.
+// strRest parses the rest of a string, from its first byte that Str cannot handle. c.Text contains
+// the string up to there.
 func (c *Cursor) strRest() []byte {
 	for c.At < len(c.Data) {
 		b := c.Data[c.At]
@@ -184,7 +186,7 @@ func (c *Cursor) strRest() []byte {
 	return nil
 }
 
-// escape appends the value of the escape sequence at the cursor.
+// escape appends the character of the escape sequence at the cursor to c.Text.
 func (c *Cursor) escape() bool {
 	rest := c.Data[c.At+1:]
 	if len(rest) == 0 {
@@ -216,7 +218,7 @@ func (c *Cursor) escape() bool {
 	return true
 }
 
-// escapeRune appends the character of a \uXXXX, or of a surrogate pair.
+// escapeRune appends the character of a \uXXXX sequence, or of a surrogate pair, to c.Text.
 func (c *Cursor) escapeRune() bool {
 	r, ok := hexRune(c.Data[c.At:])
 	length := 6
@@ -236,7 +238,7 @@ func (c *Cursor) escapeRune() bool {
 	return true
 }
 
-// hexRune reads the \uXXXX that data begins with.
+// hexRune parses the \uXXXX sequence at the beginning of data.
 func hexRune(data []byte) (rune, bool) {
 	if len(data) < 6 || data[0] != '\\' || data[1] != 'u' {
 		return 0, false
@@ -246,8 +248,8 @@ func hexRune(data []byte) (rune, bool) {
 	return rune(r[0])<<8 | rune(r[1]), err == nil
 }
 
-// Number returns the run of bytes that can be part of a number. The parse functions check
-// them.
+// Number consumes and returns the next bytes that can be part of a number. It does not check that
+// they form a number.
 func (c *Cursor) Number() []byte {
 	c.Peek()
 	start := c.At
@@ -287,7 +289,8 @@ func (c *Cursor) Int64() (int64, bool) {
 	return int64(v), v <= math.MaxInt64
 }
 
-// ParseUint64 parses decimal digits. A number has one spelling: neither signs nor leading zeros.
+// ParseUint64 parses decimal digits. It accepts neither a sign nor leading zeros, so that each
+// number has one spelling.
 func ParseUint64(text []byte) (uint64, bool) {
 	const digitsMax = 20 // digits of 2^64-1
 	if len(text) == 0 || len(text) > digitsMax || text[0] == '0' && len(text) > 1 {
@@ -307,7 +310,7 @@ func ParseUint64(text []byte) (uint64, bool) {
 	return n, true
 }
 
-// ParseWhole reads a JSON number that is whole, in any spelling: 5, 5.00 and 5e0 are 5.
+// ParseWhole parses a JSON number that is an integer in any spelling: 5, 5.00 and 5e0 are 5.
 func ParseWhole(text []byte) (magnitude uint64, negative, ok bool) {
 	if !isNumber(text) {
 		return 0, false, false
@@ -329,7 +332,7 @@ func ParseWhole(text []byte) (magnitude uint64, negative, ok bool) {
 	}
 	significant := bytes.TrimRight(digits, "0")
 	scale += len(digits) - len(significant)
-	const scaleMax = 19 // zeros of the highest power of 10 below 2^64
+	const scaleMax = 19 // 10^19 is the highest power of 10 below 2^64
 	if scale < 0 || scale > scaleMax {
 		return 0, false, false
 	}
@@ -357,7 +360,7 @@ func (c *Cursor) word(word string) bool {
 	return is
 }
 
-// skipDepthMax bounds how deep Skip follows a value.
+// skipDepthMax bounds the nesting of a value that Skip accepts.
 const skipDepthMax = 64
 
 // Skip consumes any value and returns its bytes.
@@ -431,7 +434,7 @@ func isNumber(text []byte) bool {
 	return len(text) == 0
 }
 
-// digits returns the length of the run of digits that text begins with.
+// digits returns the number of digits at the beginning of text.
 func digits(text []byte) int {
 	n := 0
 	for n < len(text) && text[n] >= '0' && text[n] <= '9' {

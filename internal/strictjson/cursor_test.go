@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// FuzzSkip: Skip accepts what encoding/json accepts and nothing else, within its depth.
+// FuzzSkip: Skip accepts the same texts as encoding/json, up to skipDepthMax.
 func FuzzSkip(f *testing.F) {
 	for _, text := range []string{`{"a":[1,-0.5e+7,"\u00e9\ud83d\ude00",true,false,null,{}]}`, `01`, `1.`, `-`, `1e`, `tru`, `nul`, `[1,]`, `{"a"}`, `{"a":1,}`, "\"\x01\"", `"\ud800"`, ` 0 `, ``} {
 		f.Add([]byte(text))
@@ -20,7 +20,8 @@ func FuzzSkip(f *testing.F) {
 		}
 		var v any
 		if c.Err != nil && len(text) < skipDepthMax && json.Unmarshal(text, &v) == nil {
-			// encoding/json replaces bad surrogates and bytes; the cursor refuses them.
+			// Ignore texts in which encoding/json replaces invalid surrogates and bytes, which the
+			// cursor refuses.
 			if again, err := json.Marshal(v); err == nil && !containsReplacement(again) {
 				t.Fatalf("%q was refused: %v", text, c.Err)
 			}

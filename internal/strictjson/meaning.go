@@ -10,9 +10,10 @@ import (
 const meaningDepthMax = 8
 
 // Meaning returns a hash of a body's meaning. White space, escapes, the order of an object's
-// members and the type of an id (string or integer) do not change it. The order of an array does.
-// An empty body means {}. Keys are stored with these hashes, so Meaning must never change. The
-// hash of an invalid body does not matter, because its decoder refuses it.
+// members and the type of an id (string or integer) do not change the hash. The order of an array
+// does. An empty body has the hash of {}. Shards store idempotency keys with these hashes, so
+// Meaning must never change. The hash of an invalid body does not matter, because its decoder
+// refuses it.
 func (c *Cursor) Meaning(body []byte) uint64 {
 	c.Reset(body)
 	if len(body) == 0 {
@@ -23,7 +24,7 @@ func (c *Cursor) Meaning(body []byte) uint64 {
 	return sum
 }
 
-// meaning reads a value of at most depth levels and returns its hash.
+// meaning parses a value of at most depth levels and returns its hash.
 func (c *Cursor) meaning(depth int) uint64 {
 	if depth == 0 {
 		c.Fail("body", "nested too deep")
@@ -56,7 +57,8 @@ func (c *Cursor) meaning(depth int) uint64 {
 	}
 }
 
-// meaningOfScalar reads a number, true, false or null.
+// meaningOfScalar parses a number, true, false or null, and returns its hash. It does not check a
+// number.
 func (c *Cursor) meaningOfScalar() uint64 {
 	start := c.At
 	for c.At < len(c.Data) && (c.Data[c.At] == '-' || c.Data[c.At] == '+' || c.Data[c.At] == '.' || isAlphanumeric(c.Data[c.At])) {
@@ -76,7 +78,7 @@ func isAlphanumeric(b byte) bool {
 	return b >= '0' && b <= '9' || b|0x20 >= 'a' && b|0x20 <= 'z'
 }
 
-// textHash returns the FNV-1a hash of a kind and a text.
+// textHash returns the FNV-1a hash of the byte kind followed by text.
 func textHash(kind byte, text []byte) uint64 {
 	const prime = 1099511628211
 	h := (14695981039346656037 ^ uint64(kind)) * prime
@@ -86,5 +88,6 @@ func textHash(kind byte, text []byte) uint64 {
 	return h
 }
 
-// pairHash hashes two values in their order. It applies the finalizer of splitmix64 twice.
+// pairHash returns a hash of two values that depends on their order. It applies the finalizer of
+// splitmix64 twice.
 func pairHash(a, b uint64) uint64 { return wire.Mix(wire.Mix(a) + bits.RotateLeft64(b, 32)) }

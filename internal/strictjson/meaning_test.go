@@ -49,8 +49,8 @@ func TestMeaning(t *testing.T) {
 	}
 }
 
-// Shards store keys with these hashes. A program with other hashes would not recognise retries of
-// requests that its predecessor applied.
+// Shards store idempotency keys with these hashes. After an upgrade to a program with other hashes,
+// retries of earlier requests would be refused.
 func TestMeaningNeverChanges(t *testing.T) {
 	body := `{"ops":[{"id":"1","add":{"like":1,"view":-2},"floor":0}],"want":"none","b":[true,null]}`
 	if got, want := new(Cursor).Meaning([]byte(body)), uint64(0xc6c723938d411d46); got != want {

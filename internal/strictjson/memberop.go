@@ -1,16 +1,16 @@
 package strictjson
 
-// Member holds the fields of an op with a member:
+// Member contains the fields of an op that changes a member of a set:
 //
 //	{"column":"like","member":"7","set":true}
 //
-// They may come in any order, among the other fields of the op. Reading allocates nothing,
-// except for a fault.
+// They may come in any order, among the other fields of the op. Parsing them allocates nothing
+// unless there is a fault.
 type Member struct {
 	ID  uint64 // the member
 	Set bool   // the member joins; otherwise it leaves
-	// ColumnAt is the position of the column's string in the text. The caller may have to read the
-	// op's keyspace before it can look the column up.
+	// ColumnAt is the position of the column's string in the text. Field does not look up the
+	// column, because the op's keyspace may come after it.
 	ColumnAt int
 
 	read uint8
@@ -22,9 +22,9 @@ const (
 	set
 )
 
-// If key is a field of an op with a member, Field reads its value and returns true. A field "set"
-// belongs to an op with a member only if its value is true or false. path returns the JSON path of a
-// field of the op.
+// If key is one of the fields of Member, Field parses its value and returns true. It returns false
+// for a field "set" whose value is not true or false, because other ops have such a field. path
+// returns the JSON path of a field of the op.
 func (m *Member) Field(c *Cursor, key []byte, path func(field string) string) bool {
 	switch string(key) {
 	case "column":
@@ -63,11 +63,11 @@ func (m *Member) once(c *Cursor, field uint8, name string, path func(string) str
 	m.read |= field
 }
 
-// Given reports whether any of the fields was read. If so, the op has a member.
+// Given reports whether the op has any of the fields.
 func (m *Member) Given() bool { return m.read != 0 }
 
-// Missing returns the first of the fields that was not read, or "". If the caller knows the column
-// otherwise, hasColumn is false, and the column is never missing.
+// Missing returns the name of the first missing field, or "". A caller whose ops have no field
+// "column" passes false for hasColumn, and the column then never counts as missing.
 func (m *Member) Missing(hasColumn bool) string {
 	switch {
 	case hasColumn && m.read&column == 0:

@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// read reads an object of the fields of an op with a member, and "id".
+// read parses an object with the fields of Member and the field "id".
 func read(text string) (m Member, id uint64, err error) {
 	var c Cursor
 	c.Reset([]byte(text))

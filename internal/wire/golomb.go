@@ -5,11 +5,11 @@ import "math/bits"
 // GolombWriter appends bits to Buf, starting at the highest bit of a byte.
 type GolombWriter struct {
 	Buf  []byte
-	word uint64 // the last bits, not in Buf yet, in its low n bits; the others are 0
-	n    uint   // number of used bits of word, below 8 between two calls
+	word uint64 // the low n bits are the last written bits, which are not in Buf yet; the other bits are 0
+	n    uint   // number of used bits of word; below 8 between calls
 }
 
-// Put appends the low n bits of v, n up to 64. The other bits must be 0.
+// Put appends the low n bits of v, where n is at most 64. The other bits of v must be 0.
 func (w *GolombWriter) Put(v uint64, n uint) {
 	if n > 56 {
 		w.Put(v>>32, n-32)
@@ -39,11 +39,11 @@ func (w *GolombWriter) Bits() int { return 8*len(w.Buf) + int(w.n) }
 // Past.
 type GolombReader struct {
 	Buf  []byte
-	At   int  // the next bit
+	At   int  // index of the next bit
 	Past bool // set by a read beyond the end
 }
 
-// peek returns at least the next 57 bits, the first of them highest.
+// peek returns a word whose highest bit is the next bit. At least 57 bits of the word are valid.
 func (r *GolombReader) peek() uint64 {
 	i := r.At >> 3
 	var w uint64
@@ -62,7 +62,7 @@ func (r *GolombReader) peek() uint64 {
 	return w << (r.At & 7)
 }
 
-// Take reads n bits, up to 64.
+// Take reads n bits, where n is at most 64.
 func (r *GolombReader) Take(n uint) uint64 {
 	if n > 56 {
 		high := r.Take(n - 32)
@@ -79,12 +79,13 @@ func (r *GolombReader) Skip(n int) {
 	r.Past = r.Past || r.At > 8*len(r.Buf)
 }
 
-// A value v has an exponential Golomb code (Teuhola, 1978) with parameter k. Let q = (v >> k) + 1
-// have b bits: the code is b-1 zeros, q, and the k low bits of v. Gaps between ids and counts have
-// a distribution with a peak and a long tail. For these, the code is within a tenth of the entropy.
-// No value takes more than 127 bits.
+// PutValue and TakeValue use an exponential Golomb code (Teuhola, 1978) with a parameter k. The
+// code of v is based on q = (v >> k) + 1. If q has b bits, the code is b-1 zeros, q, and the k low
+// bits of v. It suits gaps between ids, and counts, because their distribution has a peak and a
+// long tail. For these, the code is within a tenth of the entropy. No value takes more than 127
+// bits.
 
-// PutValue appends v. v>>k must not be 2^64-1.
+// PutValue appends the code of v. v>>k must not be 2^64-1.
 func (w *GolombWriter) PutValue(v uint64, k uint) {
 	q := v>>k + 1
 	b := uint(bits.Len64(q))
@@ -93,7 +94,7 @@ func (w *GolombWriter) PutValue(v uint64, k uint) {
 	w.Put(v&(1<<k-1), k)
 }
 
-// TakeValue reads a value.
+// TakeValue reads a code and returns its value.
 func (r *GolombReader) TakeValue(k uint) uint64 {
 	w := r.peek()
 	zeros := uint(bits.LeadingZeros64(w))
@@ -117,7 +118,8 @@ func (r *GolombReader) takeLong(k uint) uint64 {
 	return (q-1)<<k | r.Take(k)
 }
 
-// GolombK returns a nearly optimal k for values. sizes has the number of values of each length in bits.
+// GolombK returns a nearly optimal k for a list of values. sizes[n] is the number of values with a
+// length of n bits.
 func GolombK(sizes *[65]int) uint {
 	best, bestCost := 0, -1
 	for k := range 63 {
@@ -126,8 +128,9 @@ func GolombK(sizes *[65]int) uint {
 			if size <= k {
 				cost += n * 2 * (1 + k)
 			} else {
-				// If v>>k is all ones, q has one bit more, and the code takes two bits more. This
-				// applies to all, half, a quarter … of these values.
+				// If v>>k is all ones, q has one bit more, and the code takes two bits more. If
+				// v>>k has 1, 2, 3 … bits, this is the case for all, half, a quarter … of the
+				// values.
 				cost += n * (2*(2*(size-k)-1+k) + 4>>(size-k-1))
 			}
 		}
@@ -138,7 +141,7 @@ func GolombK(sizes *[65]int) uint {
 	return uint(best)
 }
 
-// Zigzag maps numbers near 0 to small ones: 0, -1, 1, -2, 2 to 0, 1, 2, 3, 4.
+// Zigzag maps numbers near 0 to small unsigned numbers: 0, -1, 1, -2, 2 to 0, 1, 2, 3, 4.
 func Zigzag(v int64) uint64 { return uint64(v)<<1 ^ uint64(v>>63) }
 
 // Unzigzag is the inverse of Zigzag.

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Values of any size read as they were written, with any parameter.
+// Values of any size are read back as they were written, with any parameter.
 func TestValues(t *testing.T) {
 	for k := range uint(63) {
 		var values []uint64
@@ -34,7 +34,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// K chooses a parameter that needs no more bits than its two neighbours.
+// GolombK returns a parameter that needs no more bits than its two neighbours.
 func TestK(t *testing.T) {
 	for size := 1; size < 60; size++ {
 		var sizes [65]int
@@ -71,7 +71,8 @@ func TestZigzag(t *testing.T) {
 	}
 }
 
-// Any bytes decode to some values, and the reader never reads beyond their end.
+// TakeValue decodes arbitrary bytes without a panic, and always advances until it is past their
+// end.
 func FuzzTakeValue(f *testing.F) {
 	f.Add([]byte{0x80, 0, 0, 0, 0, 0, 0, 0, 0, 1}, uint8(3))
 	f.Add(make([]byte, 20), uint8(0))

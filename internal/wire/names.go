@@ -2,22 +2,23 @@ package wire
 
 import "strings"
 
-// IsWord reports whether name has 1 to bytesMax of a-z, 0-9 and _, a letter first.
+// IsWord reports whether name has 1 to bytesMax bytes of a-z, 0-9 and _, and begins with a letter.
 func IsWord[T string | []byte](name T, bytesMax int) bool {
 	return fits(name, bytesMax, "_") && isLower(name[0])
 }
 
-// IsSlug reports whether name has 1 to bytesMax of a-z, 0-9, _ and -, a letter or digit first.
+// IsSlug reports whether name has 1 to bytesMax bytes of a-z, 0-9, _ and -, and begins with a
+// letter or digit.
 func IsSlug(name string, bytesMax int) bool {
 	return fits(name, bytesMax, "_-") && name[0] != '_' && name[0] != '-'
 }
 
-// IsLabel reports whether name has 1 to bytesMax of a-z, A-Z, 0-9, ".", _ and -.
+// IsLabel reports whether name has 1 to bytesMax bytes of a-z, A-Z, 0-9, ".", _ and -.
 func IsLabel[T string | []byte](name T, bytesMax int) bool {
 	return fits(name, bytesMax, "_-.ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 }
 
-// fits reports whether name has 1 to bytesMax bytes, all of a-z, 0-9 or others.
+// fits reports whether name has 1 to bytesMax bytes of a-z, 0-9 and others.
 func fits[T string | []byte](name T, bytesMax int, others string) bool {
 	if len(name) < 1 || len(name) > bytesMax {
 		return false

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestForms tries each byte as a first and as a later byte of a name, and the bounds.
+// TestForms tries each byte as the first and as a later byte of a name, and tries names at the
+// bounds of the length.
 func TestForms(t *testing.T) {
 	const lower, upper, digits = "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "0123456789"
 	for _, c := range []struct {

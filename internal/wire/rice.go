@@ -5,21 +5,23 @@ import (
 	"math/bits"
 )
 
-// The Rice code (Rice and Plaunt, 1971) of a number is number>>k ones, a zero, and the k low
-// bits of the number. It begins at the lowest bit of a byte. A number that would take
-// riceOnesMax ones or more is riceOnesMax ones and 64 bits.
+// The Rice code (Rice and Plaunt, 1971) of a number is number>>k ones, a zero, and the k low bits
+// of the number. The first bit of the code is the lowest free bit of a byte. If number>>k is
+// riceOnesMax or more, the code is instead riceOnesMax ones and the 64 bits of the number.
 const (
 	riceOnesMax = 24
 	riceKMax    = 62
 
-	// RicePadding is the number of bytes that a RiceReader may load after the bits.
+	// RicePadding is how many bytes after the last code a RiceReader may load.
 	RicePadding = 8
 )
 
-// RiceKOfMean returns the best k for numbers of an exponential distribution.
+// RiceKOfMean returns a good k for numbers with the given mean, if their distribution is
+// exponential.
 func RiceKOfMean(mean uint64) uint8 { return uint8(min(max(bits.Len64(mean), 1)-1, riceKMax)) }
 
-// RiceK returns the k with the shortest code. lengths counts the numbers by their length in bits.
+// RiceK returns the k for which the codes are shortest in total, by the estimate of riceCost.
+// lengths[n] is the number of numbers with a length of n bits.
 func RiceK(lengths *[65]int) uint8 {
 	best, least := uint8(0), -1
 	for k := range riceKMax + 1 {
@@ -30,8 +32,8 @@ func RiceK(lengths *[65]int) uint8 {
 	return best
 }
 
-// riceCost returns about how many bits the numbers take. It assumes that each number is in the
-// middle of the range of its length.
+// riceCost estimates how many bits the codes of the numbers take. It assumes that each number is in
+// the middle of the numbers of its length.
 func riceCost(lengths *[65]int, k int) int {
 	cost := 0
 	for length, n := range lengths {
@@ -39,10 +41,10 @@ func riceCost(lengths *[65]int, k int) int {
 			continue
 		}
 		ones := riceOnesMax
-		if over := length - k; over < 6 { // from 6 on there are 32 ones or more, above riceOnesMax
+		if over := length - k; over < 6 { // from 6 on, the code would have 32 ones or more, above riceOnesMax
 			ones = 0
 			if over > 0 {
-				ones = 3 << over >> 2 // ¾ of the next power of two
+				ones = 3 << over >> 2 // ¾ of 1<<over: the middle of the numbers of over bits
 			}
 		}
 		if ones >= riceOnesMax {
@@ -58,7 +60,7 @@ func riceCost(lengths *[65]int, k int) int {
 type RiceWriter struct {
 	Buf  []byte
 	word uint64
-	n    uint // bits in word, below 8 between calls
+	n    uint // number of used bits of word; below 8 between calls
 }
 
 func (w *RiceWriter) bits(v uint64, n uint) {
@@ -75,7 +77,7 @@ func (w *RiceWriter) bits(v uint64, n uint) {
 	}
 }
 
-// Put appends a number.
+// Put appends the code of v.
 func (w *RiceWriter) Put(v uint64, k uint8) {
 	ones := v >> k
 	if ones >= riceOnesMax {
@@ -87,7 +89,7 @@ func (w *RiceWriter) Put(v uint64, k uint8) {
 	w.bits(v&(1<<k-1), uint(k))
 }
 
-// End returns all bytes; no Put may follow.
+// End returns all bytes. No Put may follow.
 func (w *RiceWriter) End() []byte {
 	if w.n > 0 {
 		w.Buf = append(w.Buf, byte(w.word))
@@ -95,22 +97,23 @@ func (w *RiceWriter) End() []byte {
 	return w.Buf
 }
 
-// RiceReader reads what RiceWriter wrote.
+// RiceReader reads the codes that a RiceWriter wrote.
 type RiceReader struct {
-	Buf []byte // RicePadding bytes longer than the bits
-	At  uint64 // the next bit
+	Buf []byte // the written bytes, followed by RicePadding bytes
+	At  uint64 // index of the next bit
 }
 
-// windowBits is the least number of valid bits in a window, which may begin at the last bit of
-// its first byte.
+// windowBits is the least number of valid bits in a window of 64 bits, because the next bit may be
+// the last bit of the window's first byte.
 const windowBits = 57
 
-// window returns the next windowBits, or some more.
+// window returns a word whose lowest bit is the next bit. At least windowBits bits of the word are
+// valid.
 func (r *RiceReader) window() uint64 {
 	return binary.LittleEndian.Uint64(r.Buf[r.At>>3:]) >> (r.At & 7)
 }
 
-// Take reads a number.
+// Take reads a code and returns its number.
 func (r *RiceReader) Take(k uint8) uint64 {
 	w := r.window()
 	ones := uint64(bits.TrailingZeros64(^w))
@@ -121,7 +124,8 @@ func (r *RiceReader) Take(k uint8) uint64 {
 	return r.longRice(ones, k)
 }
 
-// TakeTwo reads two numbers. Nearly always both are in one window.
+// TakeTwo reads two codes. It is faster than two calls of Take if both codes are in one window,
+// which is nearly always so.
 func (r *RiceReader) TakeTwo(k1, k2 uint8) (uint64, uint64) {
 	w := r.window()
 	ones1 := uint64(bits.TrailingZeros64(^w))
@@ -137,7 +141,7 @@ func (r *RiceReader) TakeTwo(k1, k2 uint8) (uint64, uint64) {
 	return ones1<<k1 | w1&(1<<k1-1), ones2<<k2 | w2>>(ones2+1)&(1<<k2-1)
 }
 
-// longRice reads a number that is longer than a window and begins with the given ones.
+// longRice reads a code that is longer than a window. ones is the number of ones at its beginning.
 func (r *RiceReader) longRice(ones uint64, k uint8) uint64 {
 	if ones >= riceOnesMax {
 		r.At += riceOnesMax

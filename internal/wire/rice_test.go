@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// slowRice reads a number as rice.go draws it, a bit at a time.
+// slowRice reads a code bit by bit, as rice.go describes it.
 func slowRice(data []byte, at *uint64, k uint8) uint64 {
 	bit := func() uint64 {
 		b := uint64(data[*at>>3]>>(*at&7)) & 1
@@ -28,9 +28,9 @@ func slowRice(data []byte, at *uint64, k uint8) uint64 {
 	return ones<<k | low(k)
 }
 
-// FuzzRice: 1. Numbers of any size and any k are read back from any bit on, in pairs as well as one at a
-// time. 2. From arbitrary bits, a reader returns what a slow one returns, and neither reads further than
-// RicePadding behind the bits.
+// FuzzRice: 1. Numbers of any size and any k are read back from any bit on, in pairs as well as one
+// at a time. 2. From arbitrary bits, a reader returns the same numbers as slowRice, and does not
+// load bytes beyond RicePadding.
 func FuzzRice(f *testing.F) {
 	f.Add(uint64(0), uint64(0), uint8(0), uint8(0), uint8(0), []byte{})
 	f.Add(^uint64(0), uint64(1)<<62, uint8(62), uint8(62), uint8(7), []byte{0xff, 0xff, 0xff})
@@ -48,7 +48,7 @@ func FuzzRice(f *testing.F) {
 		if v, u := r.TakeTwo(k1, k2); v != a || u != b || r.At != ends {
 			t.Errorf("%d, %d with %d, %d came back as %d, %d at bit %d of %d", a, b, k1, k2, v, u, r.At, ends)
 		}
-		// The longest two numbers fit into these bits, whatever the bits are.
+		// Add enough bytes for two codes of the greatest length, whatever the bits are.
 		noise = append(noise, make([]byte, 2*(riceOnesMax+64)/8+1+RicePadding)...)
 		slow, fast := uint64(first), RiceReader{Buf: noise, At: uint64(first)}
 		want1 := slowRice(noise, &slow, k1)

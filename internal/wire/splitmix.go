@@ -1,12 +1,12 @@
 package wire
 
-// Mix is a bijection in which every bit of x moves every bit of the result. It maps 0 to 0.
+// Mix is a bijection in which every bit of x affects every bit of the result. It maps 0 to 0.
 func Mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
 }
 
-// MixNext is Mix of x plus a constant, so it does not map 0 to 0. It is the number that splitmix64
-// generates from the state x.
+// MixNext adds a constant to x and returns Mix of the sum, so it does not map 0 to 0. The result is
+// the number that splitmix64 generates from the state x.
 func MixNext(x uint64) uint64 { return Mix(x + 0x9e3779b97f4a7c15) }

@@ -1,9 +1,9 @@
 // Package wire owns the encoding of small values: numbers and byte strings of messages, log entries
 // and snapshots; codes that store mostly small numbers in few bits; a hash of numbers; and the
-// forms of names. It owns no connection and knows no message.
+// forms of names. It owns no connection and knows no message format.
 //
-// A Reader trusts no byte. Invariant: after the first mistake every read returns zero, so a caller
-// checks once, at the end.
+// A Reader accepts any bytes. Invariant: after the first invalid value, every read returns zero, so
+// that a caller has to check for an error only once, at the end.
 package wire
 
 import (
@@ -12,17 +12,16 @@ import (
 	"fmt"
 )
 
-// ErrBadMessage is returned for a request or an answer that no node of this version
-// makes.
+// ErrBadMessage is returned for bytes that no node of this version would send as a message.
 var ErrBadMessage = errors.New("not a message of this version")
 
-// Reader reads one message. After the first mistake every read returns zero.
+// Reader reads one message. After the first invalid value, every read returns zero.
 type Reader struct {
-	Rest []byte // what is not read yet
-	Err  error  // the first mistake
+	Rest []byte // bytes that are not read yet
+	Err  error  // the error for the first invalid value
 }
 
-// Fail records a mistake, unless there was one before.
+// Fail records an error, unless one is recorded already.
 func (r *Reader) Fail(what string) {
 	if r.Err == nil {
 		r.Err = fmt.Errorf("%w: %s with %d bytes left", ErrBadMessage, what, len(r.Rest))
@@ -62,7 +61,8 @@ func (r *Reader) UintTo(bound uint64) uint64 {
 	return v
 }
 
-// Count reads the number of things that follow, each of at least size bytes.
+// Count reads the number of elements that follow. It accepts no more elements than fit into the
+// rest of the message, at size bytes or more each.
 func (r *Reader) Count(size int) int {
 	n := r.Uint()
 	if n > uint64(len(r.Rest)/size) {
@@ -72,8 +72,7 @@ func (r *Reader) Count(size int) int {
 	return int(n)
 }
 
-// CountTo reads the number of elements that follow, each of at least size bytes. It accepts at most
-// bound elements.
+// CountTo is like Count, but accepts at most bound elements.
 func (r *Reader) CountTo(size, bound int) int {
 	n := r.Count(size)
 	if n > bound {
@@ -91,7 +90,7 @@ func (r *Reader) Byte() byte {
 	return 0
 }
 
-// Bool reads a Bit.
+// Bool reads a bool that was written as Bit.
 func (r *Reader) Bool() bool {
 	b := r.Byte()
 	if b > 1 {
@@ -100,10 +99,10 @@ func (r *Reader) Bool() bool {
 	return b == 1
 }
 
-// Bytes returns a byte string inside the message.
+// Bytes reads a length and returns that many bytes. The result aliases the message.
 func (r *Reader) Bytes() []byte { return r.Take(r.Uint()) }
 
-// Take returns the next n bytes of the message.
+// Take returns the next n bytes of the message. The result aliases the message.
 func (r *Reader) Take(n uint64) []byte {
 	if n > uint64(len(r.Rest)) {
 		r.Fail(fmt.Sprintf("%d bytes", n))
@@ -130,7 +129,7 @@ func (r *Reader) Fixed32() uint32 {
 	return 0
 }
 
-// End returns the first mistake. Bytes after the message are a mistake, too.
+// End returns the first error. Unread bytes are an error too.
 func (r *Reader) End() error {
 	if r.Err == nil && len(r.Rest) > 0 {
 		r.Fail("an end")
@@ -138,7 +137,7 @@ func (r *Reader) End() error {
 	return r.Err
 }
 
-// Bit returns the form of a bool in a message, which Reader.Bool reads: 1 or 0.
+// Bit returns the byte for a bool in a message: 1 for true or 0 for false.
 func Bit(set bool) byte {
 	if set {
 		return 1

@@ -11,7 +11,7 @@ import (
 //
 //  1. a reader never reads past them;
 //  2. after its first error it returns zero and keeps that error;
-//  3. encoding a complete value again gives a value that reads the same.
+//  3. values that are read without an error can be encoded and read again, with the same result.
 func FuzzReader(f *testing.F) {
 	whole := AppendBytes(binary.AppendVarint(binary.AppendUvarint(nil, 7), -9), []byte("text"))
 	f.Add(append(whole, 1, 2, 3, 4, 5, 6, 7, 8), uint64(7))
@@ -43,7 +43,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// Count refuses more things than the bytes can hold.
+// Count refuses a number of elements that cannot fit into the rest of the message.
 func TestCountIsBounded(t *testing.T) {
 	for _, c := range []struct{ things, size, left, want int }{
 		{3, 2, 6, 3}, {3, 2, 5, 0}, {1 << 40, 1, 8, 0}, {0, 8, 0, 0},

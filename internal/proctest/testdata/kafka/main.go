@@ -29,5 +29,5 @@ func main() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	select {} // until it is killed
+	select {} // serve until the process is killed
 }
