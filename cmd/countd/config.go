@@ -54,7 +54,7 @@ type config struct {
 	GossipAddr    string
 	RedisAddr     string
 	NodeID        string
-	Shards        map[string]int // by keyspace
+	Shards        map[string]int // number of shards, by keyspace
 	MemoryLimit   memoryShare
 	DiskReserve   uint64
 	Cold          tiering.ColdConfig
@@ -71,9 +71,10 @@ type config struct {
 	Hosts         []string
 	GossipKeys    string
 	SourceSecrets string   // directory of the files that sources may name; "" for none
-	TLS           tlsFiles // for clients
-	ClusterTLS    tlsFiles // between nodes
-	// PeerName is the name that the certificates of all nodes carry; "" for each node's own.
+	TLS           tlsFiles // certificate files for clients
+	ClusterTLS    tlsFiles // certificate files for connections between nodes
+	// PeerName is a common name that the certificates of all nodes must carry. If it is "", each
+	// certificate must carry its own node's name.
 	PeerName string
 	// PermissiveTLS lets the node also accept nodes without TLS, and dial them without it.
 	PermissiveTLS bool
@@ -405,7 +406,7 @@ func (c *config) allowedHosts() []string {
 type listFlag struct {
 	list  *[]string
 	kind  string             // kind of the texts, for help
-	check func(string) error // nil for none
+	check func(string) error // checks one text; nil for no check
 }
 
 func (f listFlag) Type() string   { return f.kind }

@@ -331,7 +331,7 @@ func TestConfigTellsOfStrayEnvironment(t *testing.T) {
 	}
 }
 
-// If the disk is too full for a start, the error names the setting.
+// If the disk is too full for a start, the error names --disk-reserve.
 func TestOpenFailed(t *testing.T) {
 	full := &errs.DiskFullError{FreeBytes: 7, NeededBytes: 9, ReserveBytes: 8}
 	for err, want := range map[error]string{full: "7 bytes are free and more than 9 are needed, of which 8 are the reserve: free some of the disk, or give a lower --disk-reserve", errs.ErrNoLeader: errs.ErrNoLeader.Error()} {

@@ -75,7 +75,7 @@ func (c *config) checkExposure(authenticates bool, logger *slog.Logger) (exposed
 func beyondLoopback(addr string) bool {
 	host := hostOf(addr)
 	if host == "" {
-		return true // every interface
+		return true // the port opens on every interface
 	}
 	if ip, err := netip.ParseAddr(host); err == nil {
 		return !ip.Unmap().IsLoopback()

@@ -21,7 +21,7 @@ const (
 	// idleBytes is the most that an idle process allocates in a gcTick: a few times the
 	// allocations of timers and heartbeats.
 	idleBytes = 1 << 20
-	// After idleTicks idle gcTicks, the memory of the previous load is returned to the system.
+	// After idleTicks idle gcTicks in a row, the process returns free memory to the system.
 	idleTicks = 30
 )
 
@@ -86,7 +86,7 @@ func runtimeLimit(live, limit uint64) uint64 {
 // idleness detects that a process is idle after a load. An idle process can return the free memory
 // that the runtime keeps.
 type idleness struct {
-	allocated uint64 // total at the last tick
+	allocated uint64 // total of allocated bytes at the last tick
 	quiet     int    // idle ticks since the last load, at most idleTicks
 }
 

@@ -37,7 +37,7 @@ type watchedGossip interface {
 type watcher struct {
 	node     watchedNode
 	gossip   watchedGossip
-	self     string // key
+	self     string // key of this node
 	settings cluster.PlanSettings
 	log      *clusterWatch
 	unheard  map[string]time.Time // for nodes that gossip has never named: when the watcher first noticed this

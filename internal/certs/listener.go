@@ -148,7 +148,7 @@ func (l *Listener) serve() {
 			if !l.hand(accepted{err: err}) || errors.Is(err, net.ErrClosed) {
 				return
 			}
-			continue // no pause is needed: hand waits for the next call of Accept
+			continue // no pause is needed: hand waits for the next Accept, and servers pause after an error
 		}
 		if place := l.enter(raw); place != nil {
 			l.wg.Go(func() { l.handshake(raw, place) })
@@ -252,7 +252,7 @@ func (l *Listener) refuse(raw net.Conn, err error) {
 		"port", l.protocol.Name, "from", raw.RemoteAddr().String(), "err", err)
 	var record tls.RecordHeaderError
 	if errors.As(err, &record) && record.Conn != nil && l.protocol.Plain != nil {
-		_, _ = raw.Write(l.protocol.Plain(record.RecordHeader)) // the client may have gone
+		_, _ = raw.Write(l.protocol.Plain(record.RecordHeader)) // ignore the error: the client may have disconnected
 	}
 	linger(raw)
 }

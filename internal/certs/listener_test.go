@@ -83,7 +83,7 @@ func TestListenerRefuses(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		client *tls.Config
-		says   string // to the client
+		says   string // part of the client's error
 		logged string
 	}{
 		{"no certificate", &tls.Config{RootCAs: ca.Pool()}, "certificate required", "didn't provide a certificate"},

@@ -55,7 +55,7 @@ type Config struct {
 
 // Set is the result of one reading of the files. It is immutable.
 type Set struct {
-	Certificate tls.Certificate // with Leaf
+	Certificate tls.Certificate // Leaf is set
 	CAs         *x509.CertPool  // nil without a CA file
 	authorities []*x509.Certificate
 	server      *tls.Config

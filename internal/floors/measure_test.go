@@ -16,7 +16,7 @@ type Size struct {
 	Package string // relative to the module
 	Lines   int
 	Type    string // the type with the most methods
-	Methods int    // of Type
+	Methods int    // number of methods of Type
 	Cycle   int    // number of files in the largest set of files that all depend on each other
 
 	Positional []string // places of struct literals with more than positionalMax values without field names

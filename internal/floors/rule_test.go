@@ -96,7 +96,7 @@ func fileEdges(file string, src []byte) ([]Edge, error) {
 		} else if strings.Contains(firstElement(to), ".") {
 			self.To = to
 		} else {
-			continue // the standard library
+			continue // skip the standard library
 		}
 		edges = append(edges, self)
 	}
@@ -121,10 +121,10 @@ var errSyntax = errors.New("not a line of the rule")
 
 // ParseRule reads a rule. Each line is one of
 //
-//	PACKAGE: PACKAGE…        the first may import the others, and itself
-//	only PACKAGE…: MODULE…   of all packages, only the first may import the modules
-//	tests: PACKAGE…          any test may import these too
-//	tests of PACKAGE: PACKAGE…
+//	PACKAGE: PACKAGE…            the first package may import the others
+//	only PACKAGE…: MODULE…       only these packages may import these modules
+//	tests: PACKAGE…              all tests may also import these packages
+//	tests of PACKAGE: PACKAGE…   tests of the first package may also import the others
 //
 // A line that begins with two tabs continues the line above. Empty lines and lines that begin with #
 // are ignored.

@@ -73,10 +73,10 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	w.WriteHeader(fault.Status)
 	if fault.Body != "" {
-		_, _ = io.WriteString(w, fault.Body) // a caller that has gone does not matter
+		_, _ = io.WriteString(w, fault.Body) // ignore the error: the client may have disconnected
 		return
 	}
-	_ = json.NewEncoder(w).Encode(refusal) // a caller that has gone does not matter
+	_ = json.NewEncoder(w).Encode(refusal) // ignore the error: the client may have disconnected
 }
 
 // apply sends a request to the node, after the time late, and drops the answer.

@@ -59,7 +59,7 @@ type Server struct {
 		sync.Mutex
 		fail func(r *http.Request, body []byte) *Fault // replaces Fail if it is not nil
 		node *shard.Node
-		pass *httputil.ReverseProxy // to the node
+		pass *httputil.ReverseProxy // forwards requests to the node
 	}
 }
 

@@ -27,7 +27,7 @@ const logStoreEnv = "COUNTD_LOG_STORE"
 type Binaries struct {
 	Countd, Countctl string // absolute paths
 
-	sources []string // what build returns
+	sources []string // sources of the programs, for Note
 }
 
 // Run implements TestMain: it builds the programs, passes them to use, runs the tests and

@@ -19,7 +19,7 @@ const (
 	opsOfIDMax      = 200 // number of ops after which another id replaces an id, because the cost of the check grows faster than the history
 	unknownsOfIDMax = 4   // bound on ops of unknown outcome, because the check tries each of them at every later time
 	checkTimeout    = 20 * time.Second
-	boundedBy       = time.Second // max_staleness by default
+	boundedBy       = time.Second // default of max_staleness
 	outsider        = 99          // client number in pictures for the test, which calls Read
 )
 
@@ -31,7 +31,7 @@ type History struct {
 	cluster *Cluster
 	began   time.Time
 	shards  uint64 // number of shards of posts
-	first   uint64 // id
+	first   uint64 // ids of the history are above this id
 
 	mu struct {
 		sync.Mutex

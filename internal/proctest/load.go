@@ -14,7 +14,7 @@ import (
 
 const (
 	opsOfWriteMax = 8
-	loadIDs       = 300 // ids of all shards together
+	loadIDs       = 300 // number of ids, in all shards together
 	loadHotIDs    = 4   // number of ids that receive half of the ops
 	// finishTimeout bounds the time from the begin of a write to its answer, once all faults have
 	// ended.

@@ -99,7 +99,7 @@ func (n *namespaces) divide(parts [][]int) error {
 func (n *namespaces) close() {
 	for _, ns := range append(n.nodes, n.hub) {
 		if ns != nil {
-			_ = unix.Close(ns.fd) // nothing was written
+			_ = unix.Close(ns.fd) // ignore the error: nothing was written
 		}
 	}
 }

@@ -52,7 +52,7 @@ type Node struct {
 	client *http.Client
 	tls    *tls.Config // nil without TLS
 	live   *process
-	log    *Buffer // output of live
+	log    *Buffer // output of the process live
 }
 
 // Site is the addresses of a node, and its network.

@@ -25,13 +25,13 @@ const (
 type stalls struct {
 	mu struct {
 		sync.Mutex
-		seen []stall // ascending
+		seen []stall // sorted by end
 	}
 }
 
 // stall is a period in which the machine delayed a probe.
 type stall struct {
-	end  time.Time // when it ended
+	end  time.Time // time at which the stall ended
 	took time.Duration
 }
 

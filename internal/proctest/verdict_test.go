@@ -170,7 +170,7 @@ func TestCutsAreSilent(t *testing.T) {
 	for _, step := range []struct {
 		name    string
 		parts   [][]int
-		reached []int // by node 0
+		reached []int // nodes that node 0 reaches
 	}{
 		{"together", nil, []int{0, 1, 2}},
 		{"alone", [][]int{{0}}, []int{0}},

@@ -46,7 +46,7 @@ func TestClose(t *testing.T) {
 		closed := make(chan error)
 		go func() { closed <- d.Close(func() { last++ }) }()
 		<-d.Stopping.Done()
-		must.Do(t, d.Set([]byte("a"), nil, pebble.Sync)) // Close waits
+		must.Do(t, d.Set([]byte("a"), nil, pebble.Sync)) // works, because Close waits for done
 		if last > 0 {
 			t.Error("Close does not wait for what is in use")
 		}

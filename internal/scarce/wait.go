@@ -35,7 +35,7 @@ type Wait struct {
 // Over returns a file system that calls fs, with waits.
 func (w Wait) Over(fs vfs.FS) vfs.FS { return &waitingFS{fs, w} }
 
-// retry calls try until it succeeds, or fails with another error than those that Is matches.
+// retry calls try until it succeeds or fails with an error for which Is returns false.
 func (fs *waitingFS) retry(try func() error) error {
 	w := &fs.wait
 	err := try()

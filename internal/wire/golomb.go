@@ -123,7 +123,7 @@ func (r *GolombReader) takeLong(k uint) uint64 {
 func GolombK(sizes *[65]int) uint {
 	best, bestCost := 0, -1
 	for k := range 63 {
-		cost := 0 // in half bits
+		cost := 0 // unit: half a bit
 		for size, n := range sizes {
 			if size <= k {
 				cost += n * 2 * (1 + k)

@@ -226,7 +226,7 @@ func TestAdminGroups(t *testing.T) {
 	c.AwaitShares()
 
 	list := ctl[ctlStatus](t, at, "status")
-	first := list.Groups[1] // after the catalog's
+	first := list.Groups[1] // Groups[0] is the catalog
 	heir := byLeads(list.Nodes)[len(list.Nodes)-1]
 	if !slices.Contains(first.Voters, heir) || first.Leader == heir {
 		i := slices.IndexFunc(first.Voters, func(name string) bool { return name != first.Leader })

@@ -120,13 +120,13 @@ func TestUsersChangedAtOnce(t *testing.T) {
 	for _, step := range []struct {
 		line, between string
 		code          int
-		want          string // the user afterwards
+		want          string // the user after the command
 	}{
 		{"create web --grant reader:posts", "create web --grant writer:unread", 1, "web   writer:unread  -"},
 		{"grant web --grant reader:posts", "grant web --grant reader:users", 0, "writer:unread reader:users reader:posts  -"},
 		{"grant web --grant reader:feed", "grant web --grant reader:users --ops-per-second 5", 0, "reader:posts reader:feed  0 requests, 5 ops"},
 		{"grant web --only --grant admin", "grant web --requests-per-second 7 --ops-per-second 5", 0, "web   admin:*  7 requests, 5 ops"},
-		{"grant web --grant admin", "grant web --grant admin", 0, "web   admin:*  7"}, // once
+		{"grant web --grant admin", "grant web --grant admin", 0, "web   admin:*  7"}, // the grant is stored only once
 		{"grant web --grant reader:posts", "delete web", 1, "no such user"},
 	} {
 		between = strings.Fields("user " + step.between)

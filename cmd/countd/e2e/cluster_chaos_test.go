@@ -11,7 +11,7 @@ import (
 const (
 	chaosFor  = 3 * time.Minute
 	faultMax  = 6 * time.Second // longest time for which a fault lasts
-	calmMax   = 3 * time.Second // between two
+	calmMax   = 3 * time.Second // longest time between two faults
 	chaosSeed = 4
 )
 

@@ -20,7 +20,7 @@ import (
 
 const (
 	stormWriters = 3
-	stormOps     = 1000 // of a request
+	stormOps     = 1000 // number of ops of a request
 	stormLeast   = 40   // least number of requests of a writer, even if the faults end sooner
 	stormPace    = 200 * time.Millisecond
 	stormIDs     = 1 << 20

@@ -136,6 +136,6 @@ func waitCold(t *testing.T, n *proctest.Node) {
 		if time.Now().After(deadline) {
 			t.Fatal(fmt.Sprint(cold, " rows are cold"))
 		}
-		time.Sleep(20 * time.Millisecond) // the poll
+		time.Sleep(20 * time.Millisecond)
 	}
 }

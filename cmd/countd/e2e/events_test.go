@@ -48,7 +48,7 @@ func groupsIn(t *testing.T, lines []string) (groups int) {
 //  3. little else, because the node limits how often it logs messages of raft.
 func TestLogTellsOfDeadNodes(t *testing.T) {
 	beside(t)
-	c := proctest.NewCluster(t, bin, proctest.Options{LogStore: "boltdb"}) // with many groups
+	c := proctest.NewCluster(t, bin, proctest.Options{LogStore: "boltdb"}) // not newCluster, because the test needs many groups
 	n1, n2, n3 := c.Nodes()[0], c.Nodes()[1], c.Nodes()[2]
 	n2.Kill()
 	n3.Kill()

@@ -71,7 +71,7 @@ func madeUpEdges() (records [][]string) {
 type fanOut struct {
 	inboxes   map[uint64]map[uint64]*int64 // number of unread posts, by user and author
 	followers map[uint64]map[uint64]*int64 // the same numbers, by author and user
-	written   int64                        // to followers
+	written   int64                        // number of inbox writes so far
 }
 
 func newFanOut(edges []edge) *fanOut {

@@ -20,7 +20,7 @@ const (
 	followRounds   = 12     // number of parts of the stream; after each part, all users are polled
 	followMovers   = 60     // number of users who follow, unfollow, read and reset after each part
 	followDetails  = 40     // number of users whose feeds are compared by followee
-	followCallers  = 16     // requests in flight
+	followCallers  = 16     // number of requests in flight
 	postsOfRequest = 500
 	pollOfRequest  = 100
 )
@@ -69,7 +69,7 @@ type followRun struct {
 	model   *fanOut
 	users   []uint64 // all users of the graph
 	rand    *rand.Rand
-	answers int   // compared
+	answers int   // number of compared answers
 	told    int64 // largest number of unread posts that a poll returned
 }
 
@@ -140,7 +140,7 @@ func followeesBody(authors []uint64) any {
 	return map[string][]string{"followees": texts}
 }
 
-// post sends each event as a post of the author to whom by assigns its item.
+// post sends each event as a post. by contains the author of each item.
 func (r *followRun) post(round int, events [][]string, by map[string]uint64) {
 	type op struct {
 		ID  uint64         `json:"id"`
@@ -238,7 +238,7 @@ func (r *followRun) move(round int) {
 		user    uint64
 		path    string
 		authors []uint64
-		unread  int64 // afterwards
+		unread  int64 // number of unread posts after the change
 	}
 	var changes []change
 	for i, user := range r.someUsers(followMovers) {

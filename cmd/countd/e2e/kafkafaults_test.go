@@ -33,7 +33,7 @@ type faultyKafka struct {
 	dir     string
 	addrs   []string
 	nodes   []*proctest.Member
-	written int               // messages
+	written int               // number of written messages
 	counted [faultyRows]int64 // expected counts, by row
 }
 
@@ -270,7 +270,7 @@ func (k *faultyKafka) stalls(partition int, reasons ...string) {
 	}
 }
 
-// seek pauses the source, moves partitions, and resumes it.
+// seek pauses the source, sets the positions of partitions, and resumes the source.
 func (k *faultyKafka) seek(to map[int]int64) {
 	k.t.Helper()
 	k.nodes[1].MustCtl("source", "pause", "likes")

@@ -48,7 +48,7 @@ func killUnderWriters(t *testing.T, logStore string) {
 		n.StartReady()
 		l.check(t, n)
 		w := startWriters(n, l)
-		time.Sleep(time.Duration(rng.Int64N(int64(400 * time.Millisecond)))) // the random point
+		time.Sleep(time.Duration(rng.Int64N(int64(400 * time.Millisecond)))) // until a random point
 		if round%5 == 4 {
 			n.Stop() // writes snapshots, so that later starts read a snapshot and the log
 		} else {
@@ -81,9 +81,9 @@ type ledger struct {
 
 	mu struct {
 		sync.Mutex
-		least    map[cell]int64 // acknowledged
+		least    map[cell]int64 // sums of acknowledged increments
 		maybe    map[cell]int64 // increments of unknown outcome since the last check
-		requests int            // acknowledged
+		requests int            // number of acknowledged requests
 	}
 }
 
@@ -232,7 +232,7 @@ func (w *writers) write(n *proctest.Node) error {
 		var answer struct{ Applied, Unknown []string }
 		status, err := n.Call(http.MethodPost, "/v1/counters/posts/incr", map[string]any{"ops": ops}, &answer)
 		if errors.Is(err, syscall.ECONNREFUSED) {
-			return nil // never arrived
+			return nil // the request never arrived
 		}
 		if err != nil {
 			w.ledger.lost(ops)

@@ -64,7 +64,7 @@ func TestMembers(t *testing.T) {
 const (
 	memberCallers = 6
 	memberPosts   = 12
-	memberUsers   = 40 // of each caller
+	memberUsers   = 40 // number of users of each caller
 	racedPost     = "777"
 	deletedPost   = "888"
 	deletedUsers  = 5000

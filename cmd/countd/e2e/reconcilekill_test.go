@@ -27,7 +27,7 @@ func TestReconcileKilled(t *testing.T) {
 	defer stream.Close()
 	c := newCluster(t, proctest.Options{})
 	nodes, dir := c.Nodes(), t.TempDir()
-	const rows = 8000 // in 16 writes
+	const rows = 8000 // corrected in 16 writes
 	ids := make([]string, rows)
 	truth, ops, drift := "id,like\n", []any{}, int64(0)
 	for i := range rows {
@@ -53,7 +53,7 @@ func TestReconcileKilled(t *testing.T) {
 	nodes[0].MustCall(http.MethodPost, "/v1/counters/posts/incr", map[string]any{"ops": ops, "want": "none"}, nil)
 
 	command := []string{"reconcile", filepath.Join(dir, "truth.csv"), "--keyspace", "posts", "--source", "likes", "--at", "1-2", "--yes", "-o", "json"}
-	corrected := func() int64 { return driftTotal(t, nodes[0]) } // takes the corrections
+	corrected := func() int64 { return driftTotal(t, nodes[0]) } // countctl sends all corrections to this node
 	began := func(run *proctest.Ctl, beyond int64) {             // waits until run has made corrections, or all of them if the machine stalled
 		t.Helper()
 		for end := time.Now().Add(time.Minute); corrected() <= min(beyond, drift-1); time.Sleep(time.Millisecond) {

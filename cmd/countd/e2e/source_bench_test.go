@@ -140,7 +140,7 @@ const consumerBatch = 10_000
 type counter struct {
 	add   func(id uint64, n int64)
 	flush func(messages int) // messages is the number of messages read so far
-	sum   func() int64       // of all rows
+	sum   func() int64       // returns the sum of all counts
 }
 
 func countInMap(*testing.B) counter {
@@ -213,10 +213,10 @@ func bareOutbox(b *testing.B, q *queue, count func([]byte)) {
 		}
 		message := data.Data[logHeader:]
 		if message[0] != 'M' {
-			continue // of the transaction
+			continue // skip messages about transactions
 		}
 		_, message, _ = bytes.Cut(message[1+1+8:], []byte{0}) // skip the type, the flags, the position and the prefix
-		count(message[4:])                                    // after its length
+		count(message[4:])                                    // skip the length
 		n++
 	}
 }

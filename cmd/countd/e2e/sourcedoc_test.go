@@ -168,7 +168,7 @@ func startAppDatabase(t *testing.T) *appDatabase {
 	return db
 }
 
-// do runs statements.
+// do runs SQL statements in the database app.
 func (db *appDatabase) do(ctx context.Context, sql string) error {
 	conn, err := pgx.Connect(ctx, "postgres://postgres@"+db.addr+"/app?sslmode=disable")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	queueRows  = 40 // of each queue
+	queueRows  = 40 // number of rows of each queue
 	queueBatch = 20 // number of messages in one write
 	// queueRest and queueRestShort are a writer's pauses between two writes, in the long form and
 	// in the short form.
@@ -77,7 +77,7 @@ func TestSourceKills(t *testing.T) {
 		alive := c.Others(victim)[0]
 		victim.Kill()
 		for i, q := range queues {
-			if q.broker != queues[(i+1)%len(queues)].broker { // PostgreSQL has two
+			if q.broker != queues[(i+1)%len(queues)].broker { // restart PostgreSQL once, although it has two queues
 				q.broker.Restart(t)
 			}
 		}

@@ -280,7 +280,7 @@ func messagesOf(ctx context.Context, client *kgo.Client) (messages int64, err er
 	topic.Topic = "likes"
 	for partition := range int32(proctest.KafkaPartitions) {
 		p := kmsg.NewListOffsetsRequestTopicPartition()
-		p.Partition, p.Timestamp = partition, -1 // the end
+		p.Partition, p.Timestamp = partition, -1 // -1 requests the end of the partition
 		topic.Partitions = append(topic.Partitions, p)
 	}
 	request := kmsg.NewPtrListOffsetsRequest()

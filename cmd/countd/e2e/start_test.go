@@ -197,7 +197,7 @@ func TestLogOfAStart(t *testing.T) {
 	eventually(t, "it has told that it is ready", func() bool { return strings.Contains(n.Log(), "msg=ready") })
 	n.Stop()
 	lines := slices.DeleteFunc(strings.Split(strings.TrimSpace(n.Log()), "\n"), func(line string) bool {
-		return strings.Contains(line, "the limit of open files is low") // on some machines
+		return strings.Contains(line, "the limit of open files is low") // depends on the machine
 	})
 	for i, want := range []string{"countd started", "ready", "stopping", "stopped"} {
 		if i >= len(lines) || !strings.Contains(lines[i], want) {

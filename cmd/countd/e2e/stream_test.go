@@ -24,7 +24,7 @@ const (
 type stream struct {
 	file   string
 	events int
-	counts map[uint64]rowCounts // by item
+	counts map[uint64]rowCounts // expected counts, by item
 	seen   []uint64             // seen[i] is the number of different items in the first i events
 }
 

@@ -24,8 +24,8 @@ const (
 
 // timelineModel is a naive model of timelines.
 type timelineModel struct {
-	posts   map[client.ID][]client.ID        // by author
-	follows map[client.ID]map[client.ID]bool // by user
+	posts   map[client.ID][]client.ID        // ids of posts, by author
+	follows map[client.ID]map[client.ID]bool // followed authors, by user
 }
 
 func (m *timelineModel) timeline(user client.ID) (all []client.Post) {
@@ -46,7 +46,7 @@ type timelineRun struct {
 	rand  *rand.Rand
 	model timelineModel
 	http  *client.Client
-	keys  int // used so far
+	keys  int // number of idempotency keys used so far
 }
 
 // TestTimelinesEqualModelThroughKills publishes, deletes, follows and unfollows. It repeats some

@@ -118,7 +118,7 @@ func lostFiles(t *testing.T, logStore string) {
 		named = part(log)
 	}
 	for _, c := range []struct {
-		name, named string // what the refusal names
+		name, named string // named is what the refusal must name
 		lose        func(dir string) error
 	}{
 		{"log emptied", named, func(dir string) error { return os.Truncate(filepath.Join(dir, log), 0) }},
@@ -260,7 +260,7 @@ func filesOf(t *testing.T, dir string) stoppedFiles {
 	return files
 }
 
-// copy writes the files to a directory of the test. Zeros at a file's end become a hole, because a
+// copy writes the files to a temporary directory. Zeros at a file's end become a hole, because a
 // segment of the log is mostly zeros.
 func (files stoppedFiles) copy(t *testing.T) (dir string) {
 	t.Helper()

@@ -94,7 +94,7 @@ func TestResetsRaceIncrements(t *testing.T) {
 		})
 	}
 	for range 3 {
-		time.Sleep(time.Duration(200+rand.IntN(300)) * time.Millisecond) // a random point
+		time.Sleep(time.Duration(200+rand.IntN(300)) * time.Millisecond) // until a random point
 		n.Kill()
 		n.StartReady()
 	}
