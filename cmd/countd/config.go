@@ -45,8 +45,8 @@ const (
 	shutdownDelayMax = 10 * time.Minute
 )
 
-// config holds the settings. The name of a setting is its flag, its key in the file and, in
-// capitals with underscores, its environment variable.
+// config holds the settings. The name of a setting is the name of its flag and its key in the file.
+// Its environment variable is COUNTD_ followed by the name in capitals, with underscores.
 type config struct {
 	DataDir       string
 	HTTPAddr      string

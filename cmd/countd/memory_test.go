@@ -52,7 +52,7 @@ func TestRestBeginsOnceALoad(t *testing.T) {
 				t.Errorf("after load %d, tick %d: begins %t", load, tick, got)
 			}
 		}
-		for range idleTicks / 2 { // a load with a pause that is too short
+		for range idleTicks / 2 { // a load with pauses that are too short for an idle phase
 			paused := r.begins(allocated)
 			allocated += idleBytes + 1
 			if r.begins(allocated) || paused {

@@ -72,7 +72,7 @@ func NewCluster(t testing.TB, bin Binaries, opts Options) *Cluster {
 	t.Helper()
 	c := StartCluster(t, bin, opts)
 	c.AwaitVoters(min(len(c.Nodes()), nodesDefault))
-	c.AwaitAgreement(settleTimeout, c.Nodes()...) // wait until each replica has applied an entry, because before that it answers no read by itself
+	c.AwaitAgreement(settleTimeout, c.Nodes()...) // wait until each replica has applied an entry, because until then it cannot answer stale reads
 	return c
 }
 

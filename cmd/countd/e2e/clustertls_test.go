@@ -85,7 +85,7 @@ func mustRefusePlain(t *testing.T, n *proctest.Member) {
 	eventually(t, "the refusal is logged", func() bool { return strings.Contains(n.Log(), "it does not speak TLS") })
 }
 
-// mustRefuse checks that a node that tried to join is no member of the others' cluster.
+// mustRefuse checks that the node stray, which tried to join, is no member of the others' cluster.
 func mustRefuse(t *testing.T, stray *proctest.Node, others ...*proctest.Member) {
 	t.Helper()
 	eventually(t, "the node knows why it is refused", func() bool { return strings.Contains(stray.Log(), "unknown authority") })

@@ -24,7 +24,7 @@ const (
 type request struct {
 	header http.Header // contains the key, or the producer and the number
 	body   map[string]any
-	ops    []op // ops that count
+	ops    []op // ops that succeed
 	brims  int  // number of additional ops that overflow
 	oneID  bool
 

@@ -202,8 +202,8 @@ func TestReconcile(t *testing.T) {
 	c.AwaitAgreement(agreeTimeout(), nodes...)
 }
 
-// documented returns the arguments of the command is, which docs/SOURCES.md must contain. It
-// replaces each argument that is a key of words by its value.
+// documented checks that docs/SOURCES.md contains the command is, and returns the command's
+// arguments. It replaces each argument that is a key of words by the value.
 func documented(t *testing.T, is string, words map[string]string) []string {
 	t.Helper()
 	text, err := os.ReadFile("../../../docs/SOURCES.md")
