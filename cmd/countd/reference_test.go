@@ -116,7 +116,7 @@ Go runtime, ` + "`process_…` and `go_…`" + `, are those of the Go client lib
 	return out.String()
 }
 
-// cell returns text for a cell of a table.
+// cell escapes text for a cell of a Markdown table.
 func cell(text string) string {
 	return strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;").Replace(text)
 }

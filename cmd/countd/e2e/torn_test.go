@@ -278,8 +278,7 @@ func (files stoppedFiles) copy(t *testing.T) (dir string) {
 	return dir
 }
 
-// These are the kinds of segments of a log, and of snapshots, whose file names differ from node to
-// node.
+// Kinds of files whose names differ from node to node: segments of a log, and snapshots.
 const (
 	segmentSuffix = ".log"
 	newestSegment = "newest segment"
