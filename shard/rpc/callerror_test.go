@@ -63,7 +63,7 @@ func TestCallErrorKeepsTheLeader(t *testing.T) {
 	}
 }
 
-// An error with two meanings is reported as the meaning that promises less.
+// If an error wraps two errors, the encoding has the code of the one that promises less.
 func TestCallErrorPromisesNoMoreThanItMay(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -82,7 +82,8 @@ func TestCallErrorPromisesNoMoreThanItMay(t *testing.T) {
 			}
 		})
 	}
-	// That one node did not send a call is no statement about the node that reports it.
+	// ErrNotSent is not transmitted: the called node saw the request, even if that node could not
+	// send another call.
 	told, _, err := ParseError(AppendError(nil, ErrNotSent))
 	mustDo(t, err)
 	if errors.Is(told, ErrNotSent) {
@@ -147,7 +148,7 @@ func FuzzParseCallAnswer(f *testing.F) {
 	})
 }
 
-// wrapping is an error of another package, as shard.PartialError is.
+// wrapping is an error type of another package, like shard.PartialError.
 type wrapping struct{ err error }
 
 func (w wrapping) Error() string { return "some ops were applied" }
