@@ -16,7 +16,8 @@ import (
 	"github.com/countd/countd/shard/propose"
 )
 
-// keyUses has a key that shard 0 of two judges, and a write of it that adds 1 on both.
+// keyUses has a key that shard 0 of two judges. Its method write returns a write with that key,
+// which adds 1 on each shard.
 type keyUses struct {
 	t     *testing.T
 	n     *Node
@@ -36,7 +37,8 @@ func newKeyUses(t *testing.T) *keyUses {
 	return u
 }
 
-// advance stamps the log of a shard with a time so many key horizons after the start of the test.
+// advance proposes an entry whose time is the given number of key horizons after the start of the
+// test.
 func (u *keyUses) advance(shard int, horizons float64) {
 	u.t.Helper()
 	at := u.began.Add(time.Duration(horizons * float64(LimitsDefault.KeyHorizon)))
@@ -70,7 +72,7 @@ func TestNextUseOfAKeyThatARepeatCompletedLate(t *testing.T) {
 	t.Parallel()
 	u := newKeyUses(t)
 	hinder(u.n, u.ks, 1, heldGroup{err: raft.ErrNotLeader})
-	for try := 100 * time.Millisecond; ; try *= 2 { // until the judge had enough time
+	for try := 100 * time.Millisecond; ; try *= 2 { // until try is long enough for the judging shard
 		w, partial := u.write(), (*PartialError)(nil)
 		w.Deadline = time.Now().Add(try)
 		if err := u.n.Write(u.ks, w); errors.As(err, &partial) && len(partial.Applied) == 1 {
