@@ -350,7 +350,7 @@ func (r *restore) empty(force bool) error {
 			return r.notEmpty()
 		}
 	}
-	first := engine.Op{ID: r.route.LeastID(r.shard), Kind: engine.OpAdd, Cells: []engine.Cell{{}}} // this op changes nothing
+	first := engine.Op{ID: r.route.LeastID(r.shard), Kind: engine.OpAdd, Cells: []engine.Cell{{}}} // changes nothing
 	if err := r.begin(counters.Ops{first}); err != nil {
 		return err
 	}

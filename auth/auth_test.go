@@ -253,7 +253,7 @@ func TestUsersChangedAtOnce(t *testing.T) {
 		{"web", reader, nil, nil},
 		{"web", both, nil, ErrUserChanged},
 		{"web", both, reader, nil},
-		{"web", both, reader, nil}, // a repeated change
+		{"web", both, reader, nil}, // a repeat
 		{"web", []catalog.Grant{grant("writer", "posts")}, reader, ErrUserChanged},
 		{"web", reader, []catalog.Grant{grant("reader", "posts"), {Role: "metrics"}}, nil},
 	} {

@@ -13,7 +13,7 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// Kind has the functions of one kind of shard. The number of an op means the same for shards of all
+// Kind describes one kind of shard. The number of an op has the same meaning for shards of all
 // kinds, and is never reused. docs/FORMAT.md lists the numbers.
 type Kind interface {
 	Number() codec.Kind
@@ -21,10 +21,10 @@ type Kind interface {
 	New(Places) Machine
 	Traits() Traits
 	// Check decodes the ops of a request. It calls the visitor with each op, unless the visitor is
-	// nil. It reports whether the leader's time must precede the request in an entry.
+	// nil. clocked reports whether a clock section must precede the request in an entry.
 	Check(id *dedup.RequestID, ops []byte, v Visitor) (n int, clocked bool, err error)
-	// Walk returns the reader of one snapshot, which calls the visitor with its contents and sets
-	// the facts, except Index and Digest.
+	// Walk returns the reader of one snapshot. The reader calls the visitor with the contents, and
+	// sets all facts except Index and Digest.
 	Walk(see *SnapshotVisitor, facts *SnapshotFacts) Walk
 	// ParseQuery parses the query that Query.AppendTo wrote; number is its Query.Number. If the
 	// kind has no query with this number, it returns the result of NoQuery.
@@ -34,37 +34,38 @@ type Kind interface {
 // Traits are the properties of the keyspaces and shards of a kind.
 type Traits struct {
 	Sources    bool // sources may write to the shards
-	ColdRows   bool // the shards keep old rows and sets of members on disk
+	ColdRows   bool // the shards store old rows and sets of members on disk
 	Columns    bool // the keyspaces have columns, and operators may add more
 	FloorZero  bool // a new column has the floor 0, unless the request sets another
 	Everywhere bool // every node holds a replica of each shard, always
 }
 
-// Walk reads the sections of a snapshot in order. It does not get the sections of the request
+// Walk is called with each section of a snapshot in order, except the sections of the request
 // memory.
 type Walk func(s *codec.StreamReader, kind byte, p []byte) error
 
-// Places configures where contents may be stored besides memory. Each replica may have other
-// Places. With the zero Places, contents are only in memory, and rows only in segments.
+// Places configures where contents may be stored besides memory. The replicas of a shard may have
+// different Places. With the zero Places, contents are only in memory, and rows are only in
+// segments.
 type Places struct {
 	Cold    *cold.Group    // rows on disk; nil for none
 	Members *members.Group // sets of members, on disk; nil for none
 	Bodies  spill.Place    // bodies of idle keys
-	// While a snapshot is loaded, Seal reports whether to seal its rows with the keys first … last.
-	// If Seal is nil, no rows are sealed.
+	// While a snapshot is being loaded, Seal reports whether to pack its rows with the keys from
+	// first to last. If Seal is nil, no rows are packed.
 	Seal func(first, last uint64) bool
 }
 
 // SnapshotVisitor receives the contents of a snapshot. It must not keep its arguments.
 // A nil function skips its part.
 type SnapshotVisitor struct {
-	// Members receives the members of sets, by ascending rows, columns and members. It is
+	// Members receives the members of sets, in ascending order of row, column and member. It is
 	// called before Rows.
 	Members func(p members.Pair, at members.Stamp) error
 	// Rows receives the rows of one table after the other, by ascending keys.
 	Rows func(table Table, p *engine.Page) error
-	// Body receives each body: the data that a kind stores under a key besides rows, such as a
-	// feed. The body is a pointer to a type of the kind. Body is called after Rows.
+	// Body receives each body. A body is the data other than rows that a kind stores under a key,
+	// such as a feed. The body is a pointer to a type of the kind. Body is called after Rows.
 	Body func(key uint64, body any) error
 	// Positions receives the positions of sources, ascending, and their part of the digest. It is
 	// called last, and only if the snapshot has a section of positions.
@@ -120,10 +121,10 @@ func (k Kinds) ParseQuery(of codec.Kind, number byte, r *wire.Reader) Query {
 }
 
 // CheckSection decodes a request's section for a shard of this kind and route. It calls the visitor
-// with each op, unless the visitor is nil. It returns the number of ops, and whether the leader's
-// time must precede the section in an entry. It refuses a section that no RequestWriter makes,
-// because an entry with that section would stop every replica. If the section's route differs, it
-// returns an ErrRoute. An error of the visitor is returned as it is.
+// with each op, unless the visitor is nil. It returns the number of ops. clocked reports whether a
+// clock section must precede the section in an entry. CheckSection refuses a section that no
+// RequestWriter makes, because an entry with that section would stop every replica. If the
+// section's route differs, it returns an ErrRoute. It returns an error of the visitor unchanged.
 func (k Kinds) CheckSection(number codec.Kind, route codec.Route, section []byte, v Visitor) (ops int, clocked bool, err error) {
 	form, payload, rest, err := codec.NextSection(section)
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// Machine is the state machine of one shard, of any kind. raft calls Apply,
-// ApplyBatch, Snapshot and Restore from one goroutine; the other methods may be
-// called from any.
+// Machine is the state machine of one shard, of any kind. raft calls Apply, ApplyBatch, Snapshot
+// and Restore from one goroutine. Unless their comments say otherwise, any goroutine may call the
+// other methods.
 type Machine interface {
 	raft.BatchingFSM
 
@@ -36,33 +36,35 @@ type Machine interface {
 	Remembered() (keys, producers int)
 	// State returns a summary taken between two entries.
 	State() State
-	// Sources returns the numbers of the sources that have positions here, ascending, as of
-	// the last applied entry. The caller must not change it.
+	// Sources returns the numbers of the sources that have positions here, ascending, as of the
+	// last applied entry. The caller must not change the slice.
 	Sources() []uint64
 	// Bytes returns how much memory the contents take.
 	Bytes() uint64
-	// TableOf returns the current table with the number t; nil if shards of this kind have no such
-	// table.
+	// TableOf returns the current table with the number t, or nil if shards of this kind have no
+	// such table.
 	TableOf(t Table) *engine.Table
 	// SnapshotBytes estimates the size of a snapshot.
 	SnapshotBytes() uint64
-	// Members returns the sets of members, nil if shards of this kind have none.
+	// Members returns the sets of members, or nil if shards of this kind have none.
 	Members() *members.Group
-	// Bodies returns the bodies of keys, in memory and on disk, nil if shards of this kind have none.
+	// Bodies returns the bodies of keys, in memory and on disk. It returns nil if shards of this
+	// kind have no bodies.
 	Bodies() *spill.Shard
-	// Besides returns the number of keys with a body, and the number of members of all rows. If
-	// State counts the keys as rows, bodies is 0.
+	// Besides returns the number of keys with a body, and the number of members in the sets of all
+	// rows. If State already counts these keys as rows, bodies is 0.
 	Besides() (bodies, pairs uint64)
 	// Grows reports whether an op that Visitor.Body received may make the body of its key larger.
 	Grows(key uint64, op any) bool
-	// Cleanup returns the next step that removes useless state. Cursors that no user has moved for
-	// the duration idle are useless; kinds.CheckCursorIdle has the bounds of idle.
+	// Cleanup returns the next step that removes useless state. A cursor is useless if its user has
+	// not moved it for the duration idle. kinds.CheckCursorIdle checks the bounds of idle.
 	Cleanup(now time.Time, idle time.Duration) Cleanup
 	// Dropped returns how many idle rows the machine has dropped since it was made.
 	Dropped() uint64
-	// Close releases data on disk, after raft has stopped. Later reads of that data may fail.
+	// Close releases data on disk. Call it after raft has stopped. Later reads of that data may
+	// fail.
 	Close()
-	// Stuck returns an ErrStuck if this replica applies no more entries, else nil.
+	// Stuck returns an ErrStuck if this replica applies no more entries, and otherwise nil.
 	Stuck() error
 	// Marks returns this replica's newest marks, by index. Restore discards them.
 	Marks() []Mark
@@ -79,10 +81,10 @@ type Machine interface {
 	base() *Base
 }
 
-// Cleanup is a step that removes useless state, as an op without a result.
+// Cleanup is a step that removes useless state by an op without a result.
 type Cleanup struct {
 	Append func(*RequestWriter) // appends the op; nil if the shard has no useless state
-	Pause  time.Duration        // the shortest time until the next step
+	Pause  time.Duration        // wait at least this long before the next step
 }
 
 // State summarises a shard's contents at an index.
@@ -93,13 +95,14 @@ type State struct {
 }
 
 // ErrStuck is returned by a replica that applies no more entries, because it cannot read cold rows,
-// bodies or sets that it needs. The contents of such a replica stay as the last entry left them, or
-// are empty if the replica could not load its own snapshot. It takes no snapshots and answers no
-// proposals until Restore loads another replica's snapshot.
+// bodies or sets that it needs. The contents of such a replica stay as the last applied entry left
+// them. They are empty if the replica could not load its own snapshot. It takes no snapshots and
+// answers no proposals until Restore loads another replica's snapshot.
 var ErrStuck = errors.New("the replica applies no more entries")
 
-// The state machines of all kinds embed Base. It keeps the log's index and time and the request
-// memory, and decodes, judges and applies each entry in that order.
+// Base is embedded in the state machines of all kinds. It keeps the index and time of the log, and
+// the request memory. For each entry, it decodes the requests, finds the repeated ones, and applies
+// the others.
 type Base struct {
 	kind  codec.Kind
 	route codec.Route     // route of the shard; set before the first entry
@@ -117,15 +120,15 @@ type Base struct {
 		// moved is closed when applied increases. It is nil while nobody waits.
 		moved chan struct{}
 	}
-	// whole is held while an entry is applied, so that the contents and the index that State reads
-	// belong together. Reads of rows do not acquire whole.
+	// whole is locked while an entry is applied. So the contents and the index that State reads
+	// belong together. Reads of rows do not lock whole.
 	whole    sync.Mutex
 	contents Contents // replaced under whole
 	marks    marks    // guarded by whole
 	// positions is the digest of the sources' positions, as of applied. whole guards it.
 	positions uint64
 
-	// sizes has copies of the request memory's sizes, for other goroutines.
+	// sizes holds copies of the request memory's sizes, for other goroutines.
 	sizes struct {
 		logTime, keys, producers atomic.Int64
 		sources                  atomic.Pointer[[]uint64]
@@ -155,7 +158,7 @@ func (m *Base) Sources() []uint64 {
 // Applied implements Machine.
 func (m *Base) Applied() uint64 { return m.applied.Load() }
 
-// The methods below implement Machine for the kinds without tables, or with nothing on disk.
+// The methods below implement Machine for kinds without tables or data on disk.
 
 func (m *Base) TableOf(Table) *engine.Table { return nil }
 func (m *Base) Members() *members.Group     { return nil }
@@ -213,7 +216,7 @@ func (m *Base) State() State {
 	return State{Index: m.applied.Load(), Digest: m.digest(), Stats: m.contents.Stats()}
 }
 
-// digest returns the digest of contents and positions. The caller holds whole.
+// digest returns the digest of contents and positions. The caller must have locked whole.
 func (m *Base) digest() uint64 { return m.contents.Digest() + m.positions }
 
 // Between calls visit with the contents. No entry is applied until visit returns.
@@ -265,7 +268,7 @@ func (m *Base) advance(index uint64) {
 	m.mu.Unlock()
 }
 
-// Apply applies one entry. It panics with an *codec.EntryError if it cannot.
+// Apply applies one entry. It panics with a *codec.EntryError if the entry is invalid.
 func (m *Base) Apply(entry *raft.Log) any {
 	return m.ApplyBatch([]*raft.Log{entry})[0]
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // Snapshot captures the state between two entries; raft persists it while it applies further
-// entries. A stuck replica takes no snapshot: raft believes that the replica has applied entries
-// which it has not.
+// entries. A stuck replica takes no snapshot, because raft would store it as the state after
+// entries that the replica has not applied.
 func (m *Base) Snapshot() (raft.FSMSnapshot, error) {
 	if err := m.Stuck(); err != nil {
 		return nil, err
@@ -21,7 +21,8 @@ func (m *Base) Snapshot() (raft.FSMSnapshot, error) {
 	return &machineSnapshot{kind: m.kind, route: m.route, index: m.applied.Load(), memory: m.memory.Capture(), contents: m.contents.Capture()}, nil
 }
 
-// ErrColdLost is returned if a replica lacks cold rows, bodies or sets that its own snapshot names.
+// ErrColdLost is returned if cold rows, bodies or sets that a replica's own snapshot names are not
+// on its disk.
 var ErrColdLost = errors.New("cold rows that the snapshot names are lost")
 
 type machineSnapshot struct {
@@ -33,7 +34,7 @@ type machineSnapshot struct {
 }
 
 // Persist streams the snapshot to sink. The stream names generations of cold rows. Persist pins
-// these generations as long as a snapshot with the sink's name exists. On an error the caller
+// these generations for as long as a snapshot with the sink's name exists. On an error the caller
 // cancels the sink, as raft does.
 func (s *machineSnapshot) Persist(sink raft.SnapshotSink) error {
 	if err := writeShard(sink, s.kind, s.route, s.index, s.contents, s.memory); err != nil {
@@ -47,9 +48,9 @@ func (s *machineSnapshot) Persist(sink raft.SnapshotSink) error {
 
 func (s *machineSnapshot) Release() { s.contents.Release() }
 
-// Restore replaces the state by a snapshot's. On an error the state stays as it was. If
-// the snapshot names cold rows that no longer exist, Restore returns no error: the
-// replica keeps its contents and is stuck.
+// Restore replaces the state by the state in a snapshot. On an error, the state stays unchanged. If
+// the snapshot names cold rows that no longer exist, Restore returns no error: the replica keeps
+// its contents and is stuck.
 func (m *Base) Restore(snapshot io.ReadCloser) error {
 	defer snapshot.Close()
 	held := m.fresh()

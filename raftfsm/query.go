@@ -17,31 +17,32 @@ const ReadKeysMax = 10_000
 // ErrNotInMemory is returned by Query.Answer if the answer needs the disk.
 var ErrNotInMemory = errors.New("the answer is not in memory")
 
-// Query is one question to the shards of a keyspace of one kind. A Query holds the answer after the
-// read. The caller owns it, and may reuse it. Package shard splits the ids of a read into a Part
-// for each shard, has each Part answered by one replica, and joins the Parts.
+// Query is a read of the shards of a keyspace. Each kind has its own queries. After the read, the
+// Query contains the answer. The caller owns it, and may reuse it. Package shard splits the ids of
+// a read into a Part for each shard, has each Part answered by one replica, and joins the Parts.
 //
-// Split and Join run in the goroutine of the read, and so does Answer for a Part with At unless
-// disk is set. The other methods may run for several Parts at once, so they change only the Part.
-// As an exception, a Query that reads a single key has one Part, so these methods may set the
-// answer in the Query.
+// Split and Join run in the goroutine of the read. Answer runs in it too if the Part has At and
+// disk is not set. All other calls may run concurrently for several Parts, so they change only
+// their Part. As an exception, a Query that reads a single key has one Part, so all calls may set
+// the answer in the Query.
 type Query interface {
 	// Number distinguishes the queries of one kind in messages between nodes.
 	Number() byte
 	// Limits returns the bounds of a read of some keys of one shard.
 	Limits(keys int) Limits
-	// Split prepares a read before its Parts are answered. Package shard has set the keys of each
-	// Part. A query that reads keys of all shards sets them itself.
+	// Split prepares the read. Package shard has already set the Keys of each Part. A query that
+	// reads keys in all shards sets the Keys itself.
 	Split(read *Read)
-	// One answers a read of one key from memory. If it returns false, Split and Answer follow.
+	// One answers a read of one key from memory. If it returns false, package shard calls Split and
+	// Answer.
 	One(m Machine, key uint64) bool
 	// Answer fills a Part from a replica. It replaces the words of an earlier replica. Unless disk is set,
 	// it returns ErrNotInMemory instead of waiting for the disk. With disk, it waits until the deadline. If
 	// the replica is of another kind, it returns ErrOtherKind.
 	Answer(m Machine, p *Part, disk bool, deadline time.Time) error
-	// Join completes the answer from the Parts, and releases all references to replicas. It returns
-	// true if some Parts must be read again. Then it has changed the keys of these Parts, or a
-	// state on which Answer depends.
+	// Join completes the answer from the Parts, and releases all references to replicas. If some
+	// Parts must be read again, it returns true. In that case it has changed the Keys of these
+	// Parts, or a state of the Query on which Answer depends.
 	Join(read *Read) (again bool)
 
 	// AppendTo encodes the query of a Part for another node, without the Part's keys.
@@ -56,7 +57,7 @@ type Limits struct {
 	Keys   int  // maximum of keys in a call to another node; 1 means exactly one
 	Alone  bool // the read needs a call of its own: it may read the disk, or its answer may be large
 	Bytes  int  // the estimated bytes of the read and its answer
-	Answer int  // the most bytes of the answer
+	Answer int  // maximum number of bytes of the answer
 	// Partial means that the answers of some shards are useful even if other shards fail. The query
 	// names the shards that failed.
 	Partial bool
@@ -78,17 +79,17 @@ type Part struct {
 	Keys  []uint64
 	At    []int   // the index of each key in Read.IDs; nil for a Part that another node or a disk answers
 	Words []int64 // the answer, in a form of the query
-	// Failed means that no replica answered. For a read with Limits.Skip, Skipped means that.
+	// Failed means that no replica answered. In a read with Limits.Skip, Skipped is set instead.
 	Failed, Skipped bool
 }
 
-// Defaults has implementations of the methods that few queries need. Queries embed it.
+// Defaults implements the methods that few queries need. Queries embed it.
 type Defaults struct{}
 
 // Split implements Query.
 func (Defaults) Split(*Read) {}
 
-// One implements Query for reads that Answer answers just as fast.
+// One implements Query for reads in which Answer is just as fast.
 func (Defaults) One(Machine, uint64) bool { return false }
 
 // Join implements Query for reads of a single key.
@@ -105,13 +106,13 @@ func (Defaults) AppendAnswer(dst []byte, p *Part) ([]byte, error) {
 	return dst, nil
 }
 
-// NoQuery fails r for a number that no query of the kind has, and returns nil.
+// NoQuery is the result of Kind.ParseQuery for an unknown number. It sets r.Err and returns nil.
 func NoQuery(number byte, r *wire.Reader) Query {
 	r.Fail(fmt.Sprintf("query %d", number))
 	return nil
 }
 
-// ErrOtherKind is returned for a query of another kind than the shard's.
+// ErrOtherKind is returned for a query whose kind is not the kind of the shard.
 var ErrOtherKind = fmt.Errorf("%w: a query of another kind than the shard", wire.ErrBadMessage)
 
 // ParseWords parses n words.
@@ -128,7 +129,7 @@ func ParseWords(r *wire.Reader, n int) []int64 {
 }
 
 // ParseCounted parses a count n and the size(n) words after it, and appends the count and the words
-// to words. If n exceeds limit, it fails r.
+// to words. If n exceeds limit, it sets r.Err.
 func ParseCounted(r *wire.Reader, words []int64, limit int, size func(n int) int) []int64 {
 	n := r.Int()
 	if n < 0 || n > int64(limit) {

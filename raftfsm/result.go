@@ -5,14 +5,14 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// Result is the answer of Apply for an entry of a shard's ops. The proposer owns it.
+// Result is the answer of Apply to an entry with ops. The proposer owns it.
 type Result struct {
 	Index     uint64
 	Width     int                    // columns of a row
 	Rows      []int64                // by op of the entry; each is the row right after its op
-	Overflows []engine.Overflow      // refused ops, by op of the entry, ascending
-	Cuts      []engine.Cut           // deltas that floors cut short, by op of the entry
-	Changed   []int                  // ops that changed a set of members, by op of the entry
+	Overflows []engine.Overflow      // refused ops, ascending by their number in the entry
+	Cuts      []engine.Cut           // deltas that floors reduced, ascending by the number of their op in the entry
+	Changed   []int                  // numbers of the ops that changed a set of members, ascending
 	outcomes  []dedup.Outcome        // by request of the entry; nil if all were applied
 	met       []int64                // by request, see dedup.Memory.Met; nil if all were applied
 	use       dedup.Use              // the use of each new key of the entry
@@ -36,8 +36,8 @@ func (r *Result) Outcome(request int) dedup.Outcome {
 	return r.outcomes[request]
 }
 
-// Use returns the use of a key of one of the entry's requests. The result is valid only if this
-// shard judged the key and applied the request, now or before.
+// Use returns the use of the key of one of the entry's requests. The result is valid only if this
+// shard decided about the key and applied the request, now or earlier.
 func (r *Result) Use(request int) dedup.Use {
 	use := r.use
 	if r.Outcome(request) != dedup.Applied && r.met != nil {
@@ -49,8 +49,8 @@ func (r *Result) Use(request int) dedup.Use {
 // SetUse sets the value of Use for the request of a NewResult.
 func (r *Result) SetUse(use dedup.Use) { r.use = use }
 
-// Position returns the position of the partition of one of the entry's requests, as of the moment
-// after that request. The request must be a section of a source. For any other request, Position
+// Position returns the position of the shard in the partition of a section of a source, right after
+// that section. request is the number of the section in the entry. For any other request, Position
 // returns false or an empty answer.
 func (r *Result) Position(request int) (answer dedup.PositionAnswer, ok bool) {
 	if request >= len(r.positions) {

@@ -2,27 +2,30 @@ package raftfsm
 
 import "github.com/countd/countd/raftfsm/codec"
 
-// Route maps the ids of a keyspace to shards, and to keys in these shards. No other code does that.
+// Route maps the ids of a keyspace to shards and to keys in these shards. Only Route computes this
+// mapping.
 //
-// By modulo, the key of a row is id div Divisor. The remainder is not stored, because all ids of a
-// shard had the same remainder when the keyspace was created. By hash, the key is the whole id.
-// Both keep the order of ids within a shard. So a scan can merge shards, and rows of an age are a
-// range of keys.
+// With sharding by modulo, the key of a row is id div Divisor. The remainder id mod Divisor need
+// not be stored, because it is the same for all ids of a shard. With sharding by hash, the key is
+// the whole id. In both cases, keys have the order of their ids within a shard. So a scan can merge
+// shards, and rows of one age are a range of keys.
 //
-// A keyspace grows when each of its shards, a parent, splits into parts. The parents split one
+// A keyspace grows by splitting each of its shards, the parents, into parts. The parents split one
 // after the other, so their moduli differ until all have split. The first part of a parent keeps
 // the parent's number.
 //
-// Invariants: No two ids share a key of a shard. The key of an id never changes. The shard of an id
-// changes only when the parent splits.
+// Invariants: No two ids of a shard have the same key. The key of an id never changes. The shard of
+// an id changes only when the parent splits.
 type Route struct {
-	// Divisor is the number of ids with the same key, over all shards: by modulo the number of
-	// shards at the creation of the keyspace, by hash 1. The key of every id is id div Divisor.
+	// Divisor is the number of ids with the same key, over all shards. By modulo, it is the number
+	// of shards at the creation of the keyspace. By hash, it is 1. The key of every id is id div
+	// Divisor.
 	Divisor uint64
 	Shards  uint64 // number of shards, a multiple of Divisor; includes parts that do not exist yet
 
-	// moduli has the modulus of each parent while the keyspace grows: the number of parents, or Shards
-	// after the split. Otherwise it is nil. The parent of an id is id mod the number of parents.
+	// While the keyspace grows, moduli holds the modulus of each parent: the number of parents
+	// before the split of the parent, and Shards after it. Otherwise moduli is nil. The parent of
+	// an id is id mod the number of parents.
 	moduli *[]uint32
 	spread spread
 }
@@ -33,8 +36,8 @@ type spread uint8
 
 const (
 	direct spread = iota // the shard is id mod Divisor
-	grown                // the keyspace grew or grows
-	hashed               // a hash of the id replaces the id, except in keys
+	grown                // the keyspace has grown or is growing
+	hashed               // the shard is computed from a hash of the id
 )
 
 // NewRoute returns the route of a keyspace. created is the number of shards at its creation, and
@@ -50,7 +53,8 @@ func NewRoute(created, shards int, hash bool) Route {
 	return r
 }
 
-// Growing returns the route while the parents split, with the modulus of each.
+// Growing returns the route of the keyspace while its parents split. moduli holds the modulus of
+// each parent.
 func (r Route) Growing(moduli []uint32) Route {
 	r.moduli, r.spread = &moduli, max(r.spread, grown)
 	return r
@@ -64,8 +68,8 @@ func (r Route) KeyOf(id uint64) (shard int, key uint64) {
 	return int(id % r.Divisor), id / r.Divisor
 }
 
-// shardOf returns the shard of an id by hash, or in a keyspace that grew. It is not inlined, so
-// that KeyOf can be.
+// shardOf returns the shard of an id unless spread is direct. It is not inlined, so that the
+// compiler can inline KeyOf.
 //
 //go:noinline
 func (r Route) shardOf(id uint64) int {
@@ -92,7 +96,7 @@ func (r Route) Of(shard int) codec.Route {
 // IDOf returns the only id whose row has the given key in a shard.
 func (r Route) IDOf(shard int, key uint64) uint64 {
 	s := uint64(shard)
-	if s >= r.Divisor { // only by hash, or after the keyspace grew
+	if s >= r.Divisor { // true only by hash, or after the keyspace has grown
 		s %= r.Divisor
 	}
 	return key*r.Divisor + s
@@ -106,18 +110,20 @@ func (r Route) LeastID(shard int) (id uint64) {
 	return id
 }
 
-// FirstAbove returns a lower bound of the keys of a shard whose ids are above the given id. The
-// keys of the shard's other ids are below it. FirstAbove returns false if the shard has no id above.
+// FirstAbove returns a key of a shard such that the shard's ids above the given id have this key or
+// higher keys, and its other ids have lower keys. If the shard has no id above the given id,
+// FirstAbove returns false.
 func (r Route) FirstAbove(id uint64, shard int) (uint64, bool) {
 	key := id / r.Divisor
 	if uint64(shard)%r.Divisor <= id%r.Divisor {
 		key++
 	}
-	return key, r.IDOf(shard, key) > id // false past 2^64-1
+	return key, r.IDOf(shard, key) > id // false if the id would exceed 2^64-1
 }
 
-// mixID is the finalizer of MurmurHash3: a bijection in which every bit of the id affects every bit of
-// the result. It is fixed for ever, because it decides where rows are stored (docs/FORMAT.md).
+// mixID is the finalizer of MurmurHash3: a bijection in which every bit of the id affects every bit
+// of the result. It must never change, because it determines the shards of rows on disk
+// (docs/FORMAT.md).
 func mixID(id uint64) uint64 {
 	id = (id ^ id>>33) * 0xff51afd7ed558ccd
 	id = (id ^ id>>33) * 0xc4ceb9fe1a85ec53

@@ -45,8 +45,8 @@ func readShard(r io.Reader, kind codec.Kind, route codec.Route, held Contents) (
 	})
 }
 
-// readSections reads a stream from after its head to its end. It calls the function take with each
-// section before the end, and passes the function found to StreamReader.End.
+// readSections reads the rest of a stream after its head. It calls take with each section before
+// the end section, and passes found to StreamReader.End.
 func readSections(s *codec.StreamReader, take func(section byte, p []byte) error, found func(told codec.Totals) (codec.Totals, error)) error {
 	for {
 		section, p, err := s.Next()
@@ -62,8 +62,8 @@ func readSections(s *codec.StreamReader, take func(section byte, p []byte) error
 	}
 }
 
-// Misplaced returns the error for a section that shards of this kind do not have, or for a block
-// without a section before it.
+// Misplaced returns the error for a section that snapshots of this kind do not contain, or for a
+// block without a section before it.
 func Misplaced(section byte) error {
 	return fmt.Errorf("%w: section kind %d", codec.ErrSnapshot, section)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Split is the split of a shard into parts, as shard/GROWTH.md describes.
+// Split describes how a shard splits into parts: see shard/GROWTH.md.
 type Split struct {
 	Index  uint64               // index of the entry that splits the shard
 	Routes []codec.Route        // of the parts; the shard becomes the first part
@@ -19,12 +19,13 @@ var ErrUndivided = errors.New("a shard of this kind cannot be split")
 
 // Split implements Machine. Equal machines have equal parts:
 //
-//   - Each row, body and pair is in one part, as it was. So the parts' rows, bodies, pairs and
-//     digests add up to those of the shard, without the digest of positions.
+//   - Each row, body and pair is unchanged, and in exactly one part. So the numbers of rows, bodies
+//     and pairs of the parts add up to those of the shard. So do the digests, without the digest of
+//     positions.
 //   - After the split, a part answers each op and each read of its keys as the undivided shard
-//     would. Its contents are those of the undivided shard without the other parts, with these
-//     exceptions: the progress of a sweep, the hot lists, the stamps of feeds, and the stamps of
-//     members who join in one millisecond.
+//     would. Its contents are those of the undivided shard without the keys of the other parts.
+//     There are exceptions: the progress of a sweep, the hot lists, the stamps of feeds, and the
+//     stamps of members who join in the same millisecond.
 //   - All data of a part is unpacked and in memory, except members of sets.
 //
 // Split does not split the request memory: the other machines have an empty one.

@@ -7,16 +7,16 @@ import (
 
 // SnapshotFacts are facts about a snapshot of a shard.
 type SnapshotFacts struct {
-	Index  uint64 // index of the last entry that it includes
+	Index  uint64 // index of the last entry that the snapshot includes
 	Rows   uint64
-	Digest uint64 // digest of its contents; a shard with equal contents has the same digest
-	// SetBack is the number of values that a restore set back to a bound; only a restore sets it.
-	// Rows and Digest then describe the restored shard.
+	Digest uint64 // digest of the contents; a shard with equal contents has the same digest
+	// SetBack is the number of values that a restore has lowered to a bound. Only a restore sets
+	// it. If it is above 0, Rows and Digest describe the restored shard.
 	SetBack uint64
 	// Later means that a part of the contents includes entries after Index.
 	Later bool
-	// Gone is the part of Digest that belongs to contents which will be removed. The visitor does
-	// not receive these contents.
+	// Gone is the part of Digest that belongs to useless contents, which will be removed. The
+	// visitor does not receive them.
 	Gone uint64
 }
 
@@ -30,7 +30,7 @@ type SnapshotReader struct {
 // Visit reads the rest of the snapshot and calls the visitor with its contents. The snapshot may
 // carry cold rows and sets, but must not name them. Visit verifies checksums and structure. Only a
 // shard with the same contents can verify the digest. It returns the visitor's error unchanged. Any
-// other error means that the stream is refused.
+// other error means that Visit refuses the stream.
 func (s *SnapshotReader) Visit(v SnapshotVisitor) (SnapshotFacts, error) {
 	facts := SnapshotFacts{Index: s.index}
 	walk := s.kind.Walk(&v, &facts)

@@ -13,7 +13,7 @@ import (
 	"github.com/countd/countd/shard/propose"
 )
 
-// The bytes of writes and reads between nodes are those in docs/FORMAT.md.
+// The bytes of writes and reads between nodes are those that docs/FORMAT.md draws.
 func TestBytesOfCallsAreGolden(t *testing.T) {
 	t.Parallel()
 	read := &remoteRead{

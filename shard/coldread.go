@@ -54,8 +54,7 @@ func (r *localReplica) get(of raftfsm.Table, keys []uint64, width int, dst []int
 	return r.failure(raftfsm.ReadRows(r.fsm, of, keys, width, dst, true, deadline))
 }
 
-// failedAlone wraps an error of this node's replica, if no other node can answer. For damaged rows
-// it returns an UnreadableError.
+// failedAlone wraps the error for damaged rows that no other node has.
 func (g *shardReplica) failedAlone(err error) error {
 	if errors.Is(err, cold.ErrDamaged) || errors.Is(err, members.ErrDamaged) {
 		return &UnreadableError{Keyspace: g.keyspace, Shard: g.shard, Err: err}

@@ -48,7 +48,7 @@ func fillCold(t *testing.T, n *Node, ks *Keyspace) *localReplica {
 	if s := r.fsm.State(); s.ColdRows < coldTestRows/2 {
 		t.Fatalf("%d rows of %d are cold", s.ColdRows, s.Rows)
 	}
-	r.group.Log().Covered(-(1 << 40), 0) // as if the entries took 1 TiB, so that the log keeps few of them
+	r.group.Log().Covered(-(1 << 40), 0) // as if the entries were so large that few are kept
 	if err := r.group.Snapshotter().Take(); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestMisfitIsReported(t *testing.T) {
 	for _, c := range []struct {
 		layout tiering.IDLayout
 		id     uint64
-		fits   string // layout that fits the id; "" if nothing is to be reported
+		fits   string // "" for an id of the layout
 	}{
 		{tiering.LayoutWeibo, recent(tiering.LayoutWeibo), ""},
 		{tiering.LayoutWeibo, recent(tiering.LayoutTwitter), "twitter"},
@@ -134,7 +134,7 @@ func TestMisfitsAreCounted(t *testing.T) {
 					t.Errorf("%s, %+v: reported %+v, want %d rows and %q", c.name, route, got, c.rows, c.fits)
 				}
 				fsm.Watch(tiering.AnyAge)
-				for from, more := uint64(0), true; more; { // packs most rows, for the second round
+				for from, more := uint64(0), true; more; { // the second time most rows are packed
 					_, from, more, _ = fsm.Seal(from, tiering.AnyAge)
 				}
 			}
@@ -224,8 +224,8 @@ func countRows(t *testing.T, n *Node, ks *Keyspace) int {
 	}
 }
 
-// Reads and writes of cold rows work like those of other rows, also after a restart from snapshot
-// and log. Shards without cold rows work too.
+// Cold rows answer like other rows, also after a restart from snapshot and log. So do shards
+// without cold rows.
 func TestColdRowsOfANode(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -368,8 +368,8 @@ func TestNumberedRowsAreNotOld(t *testing.T) {
 	}
 }
 
-// A snapshot on disk only names the cold rows. A new replica receives the rows themselves, stores
-// them on its own disk, and has the same digest as the other replica.
+// A new replica gets the cold rows of a snapshot that only names them, stores them on its own disk,
+// and agrees with the other replica.
 func TestNewReplicaIsSentColdRows(t *testing.T) {
 	t.Parallel()
 	n := openColdNode(t, t.TempDir(), 1, 0)
@@ -405,7 +405,7 @@ func TestNewReplicaIsSentColdRows(t *testing.T) {
 		t.Error(err)
 	}
 	carried := there().group.Snapshots().NewestBytes()
-	eventually(t, "a snapshot of its own names them", func() bool { // raft defers the snapshot while members change
+	eventually(t, "a snapshot of its own names them", func() bool { // raft defers it while members change
 		other.tiering.MoveCold()
 		return there().group.Snapshots().NewestBytes() < carried*4/5
 	})
@@ -421,8 +421,8 @@ func mustBeUnreadable(t *testing.T, err error, r *localReplica) {
 	}
 }
 
-// A node reports its damaged cold rows and returns no wrong counts for them. It serves all other
-// rows.
+// A node with damaged cold rows reports that and answers none of them wrongly; it serves
+// all other rows.
 func TestDamagedColdRows(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -476,8 +476,8 @@ func TestDamagedColdRows(t *testing.T) {
 	}
 }
 
-// Near the memory limit, rows of any age leave memory until memory suffices. They leave from all
-// shards alike, the lowest ids first.
+// Near the memory limit, rows of any age leave memory, from all shards alike and the least ids first,
+// until memory suffices.
 func TestOldestRowsLeaveTightMemory(t *testing.T) {
 	t.Parallel()
 	cfg := memberConfig(t, filepath.Join(t.TempDir(), "groups"), 1, 1)

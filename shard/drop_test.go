@@ -95,8 +95,8 @@ func isDeleted(t *testing.T, n *Node, first uint32, shards int) bool {
 	return len(table.dropped) == 0
 }
 
-// After a drop, no node knows the keyspace, and calls with an old pointer to it return
-// ErrUnknownKeyspace. Its replicas are deleted. The next keyspace of the same name begins at zero.
+// A dropped keyspace is unknown to every node at once, also to callers with a pointer to
+// it. Its replicas are deleted, and the next keyspace of its name begins at zero.
 func TestDropKeyspace(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 4)
@@ -152,9 +152,9 @@ func TestDropKeyspace(t *testing.T) {
 	}
 }
 
-// Writes and reads of a keyspace end with ErrUnknownKeyspace after its drop. During the drop, a
-// write may also end with ErrOutcomeUnknown. No write to the old keyspace counts in a new one of
-// the same name.
+// Writes and reads in flight while their keyspace is dropped end with ErrUnknownKeyspace,
+// and with nothing else once it is gone. No write to the old keyspace counts in a new one
+// of its name.
 func TestDropUnderLoad(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 4)
@@ -199,7 +199,7 @@ func TestDropUnderLoad(t *testing.T) {
 				}
 			})
 		}
-		go func() { // ends after all callers
+		go func() { // ends when all callers have
 			for range began { //nolint:revive // makes room
 			}
 		}()
@@ -341,8 +341,8 @@ func TestDropColumn(t *testing.T) {
 	}
 }
 
-// A node does not know that a column was dropped and added again. The leader refuses the node's
-// writes, because their counts would be lost.
+// A node has not heard that a column was dropped and added again. The leader refuses its
+// writes, which would count nowhere.
 func TestDroppedColumnIsRefused(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)
@@ -377,8 +377,8 @@ func TestDroppedColumnIsRefused(t *testing.T) {
 	}
 }
 
-// A restore finds the columns of a snapshot by name, whether the snapshot is from before or after a
-// column was dropped. Without names it is refused.
+// Snapshots from before and after columns were dropped are restored by column names;
+// without names nothing is guessed.
 func TestRestoreByColumns(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
@@ -404,7 +404,7 @@ func TestRestoreByColumns(t *testing.T) {
 	for _, c := range []struct {
 		name, snapshot string
 		columns        []string
-		want           []int64 // the counts of row 1, then of row 2
+		want           []int64 // rows 1 and 2
 		refused        bool
 	}{
 		{"before", before, old, []int64{1, 0, 3, 2, 0, 0, 0, 4}, false},
@@ -423,7 +423,7 @@ func TestRestoreByColumns(t *testing.T) {
 				}
 				return
 			}
-			mustDo(t, err) // RestoreShard compares digest and rows with the snapshot
+			mustDo(t, err) // the shard's digest and rows are as facts say, or it is refused
 			if rows := mustGet(t, n, ks, ReadOptions{Consistency: Linearizable}, 1, 2); !slices.Equal(rows, c.want) {
 				t.Errorf("restored %v, want %v, %+v", rows, c.want, facts)
 			}
@@ -438,7 +438,8 @@ func TestRestoreByColumns(t *testing.T) {
 	}
 }
 
-// The memory of a dropped keyspace is freed: nothing in the node refers to its replicas any more.
+// The memory of a dropped keyspace is free for others: nothing in the node holds its
+// replicas any more.
 func TestDroppedMemoryIsFreed(t *testing.T) {
 	all := openMembers(t, 3)
 	old := mustMake(t, all[0], "songs", 2, "plays")
@@ -457,7 +458,7 @@ func TestDroppedMemoryIsFreed(t *testing.T) {
 	}
 	mustDrop(t, all[0], "songs")
 	eventually(t, "the replicas are collected", func() bool {
-		time.Sleep(100 * time.Millisecond) // leave processor time to the goroutines that still refer to replicas
+		time.Sleep(100 * time.Millisecond) // a collection takes processor time from what holds them
 		runtime.GC()
 		return !slices.ContainsFunc(held, func(p weak.Pointer[localReplica]) bool { return p.Value() != nil })
 	})
@@ -484,7 +485,7 @@ func TestCloseWhileAKeyspaceIsDropped(t *testing.T) {
 }
 
 // If the local catalog has a drop that the node's table does not have yet, nothing is deleted,
-// because the replicas are still open. This happens while the node opens replicas of another
+// because the replicas are still open. That is so while the node opens replicas of another
 // keyspace.
 func TestDropThatIsNotFollowedYet(t *testing.T) {
 	t.Parallel()
@@ -493,8 +494,7 @@ func TestDropThatIsNotFollowedYet(t *testing.T) {
 	mustWrite(t, n, ks, addTo(1, 0, 1), addTo(2, 0, 2))
 	newer := &catalog.View{NextGroup: n.catalog.View().NextGroup} // all keyspaces were dropped
 	n.removeDropped(newer)
-	// The table lacks the keyspace when removeDropped is called, and has it again when
-	// removeDropped gets the lock.
+	// A table without the keyspace is replaced while removeDropped waits for the change of the table.
 	n.registry.changing.Lock()
 	table := n.registry.groups.Swap(&groupTable{})
 	removed := make(chan struct{})

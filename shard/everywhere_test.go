@@ -16,7 +16,7 @@ import (
 func TestStaleReadsBesideAReplicaThatIsCopied(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 4)
-	last := all[3] // the function everywhere places no replica on it
+	last := all[3] // everywhere, the function, places on the first three
 	ks := all[0].Keyspace("users")
 	mustDo(t, all[0].Write(ks, once(&Write{Ops: counters.Ops{addTo(7, 0, 5)}, Deadline: soon()})))
 	stale := func(n *Node) int64 {
@@ -34,8 +34,8 @@ func TestStaleReadsBesideAReplicaThatIsCopied(t *testing.T) {
 	}
 	// No leader knows yet that the node is to have a replica, so the replica stays empty.
 	view := *last.catalog.View()
-	last.registry.changing.Lock()                                            // so that the node's loop does not open it too
-	mustDo(t, last.openReplica(g, view.Groups[g.number].NextReplica, &view)) // the next number of the catalog
+	last.registry.changing.Lock()                                            // so that the node does not open it too, once it finds its files
+	mustDo(t, last.openReplica(g, view.Groups[g.number].NextReplica, &view)) // the number that it gets next
 	last.registry.changing.Unlock()
 	if got := stale(last); got != 5 {
 		t.Errorf("a node that has copied nothing yet answers %d, want 5", got)
@@ -71,7 +71,7 @@ func TestEverywhereWhileAVoteMoves(t *testing.T) {
 				t.Error(err)
 			}
 			n++
-			time.Sleep(2 * time.Millisecond) // often enough, because the votes move for seconds
+			time.Sleep(2 * time.Millisecond) // the votes move for seconds
 		}
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -108,8 +108,8 @@ func TestEverywhereWhileAVoteMoves(t *testing.T) {
 	eventually(t, "digests agree", func() bool { return digestsAgree(all) })
 }
 
-// votesAre reports whether, on each node of target, the voters of a group are exactly the nodes of
-// target.
+// votesAre reports whether each of the target's nodes sees that exactly the given nodes have a vote
+// in a group.
 func votesAre(all []*Node, number uint32, target []string) bool {
 	for _, n := range all {
 		if !slices.Contains(target, n.cfg.NodeKey) {

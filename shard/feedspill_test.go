@@ -21,7 +21,7 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// openFeedNode opens a node whose feeds leave memory only when a test spills them.
+// openFeedNode opens a node whose feeds leave memory when a test says so.
 func openFeedNode(t *testing.T, dir string, i int, addr string) *Node {
 	t.Helper()
 	cfg := memberConfig(t, filepath.Join(dir, "groups"), i, 1)
@@ -70,8 +70,8 @@ func fillNode(t *testing.T, n *Node) {
 	}
 }
 
-// checkFeeds reads feeds one by one and together, and compares them with the feeds of fillNode and
-// the follows since then.
+// checkFeeds reads feeds one by one and together, and compares them with those of fillNode and
+// those that were followed since.
 func checkFeeds(t *testing.T, n *Node, opt ReadOptions, since map[uint64]feed.Followee) {
 	t.Helper()
 	users := make([]uint64, feedTestUsers+2) // the last two follow nobody
@@ -154,8 +154,8 @@ func TestSpilledFeedsOfANode(t *testing.T) {
 	checkFeeds(t, n, ReadOptions{}, since)
 }
 
-// Each of three nodes has different feeds in memory. Any node answers for all feeds, also for those
-// of replicas elsewhere, and all nodes agree.
+// Each of three nodes has other feeds in memory. Any node answers for all feeds, also for those of
+// replicas elsewhere, and all nodes agree.
 func TestNodesSpillFeedsByThemselves(t *testing.T) {
 	t.Parallel()
 	first := openFeedNode(t, t.TempDir(), 1, "")
@@ -189,7 +189,7 @@ func TestNodesSpillFeedsByThemselves(t *testing.T) {
 	for round, n := range all {
 		user := uint64(10 + round)
 		since[user] = feed.Followee{ID: 8, Posts: 5}
-		mustFollow(t, n, user, since[user]) // forwarded to a leader that has the feed on disk
+		mustFollow(t, n, user, since[user]) // forwarded, to a leader that has it on disk
 	}
 	for _, n := range all {
 		checkFeeds(t, n, ReadOptions{Consistency: Linearizable}, since)
@@ -198,15 +198,13 @@ func TestNodesSpillFeedsByThemselves(t *testing.T) {
 	checkFeeds(t, all[1], ReadOptions{}, since)
 	eventually(t, "digests agree", agree)
 
-	// The leader loses its feeds on disk. Every node still answers correctly, and the leader is
-	// repaired.
+	// The leader loses them: every node still answers right, and the leader is repaired.
 	spillAll(t, first)
 	replaced := loseFeeds(t, first, number)
 	checkFeeds(t, first, ReadOptions{}, since)
 	eventually(t, "the leader has another replica", replaced)
 
-	// The other shard has a single voter, which cannot hand over. It loses its feeds and is
-	// repaired.
+	// The only voter of the other shard cannot hand over, and is repaired.
 	spillAll(t, first)
 	replaced = loseFeeds(t, first, number+1)
 	users := []uint64{1, 2, 3, 4, 5, 6}
@@ -233,7 +231,7 @@ func loseFeeds(t *testing.T, n *Node, number uint32) (replaced func() bool) {
 	}
 }
 
-// loseAndTouch calls loseFeeds on a single node, and then calls touch until the replica was opened
+// loseAndTouch is loseFeeds on a single node. It then calls touch until the replica was opened
 // again. touch makes the node read the records from disk, unless its deadline passes first.
 // loseAndTouch returns once the replica serves and may be repaired again.
 func loseAndTouch(t *testing.T, n *Node, number uint32, touch func(r *localReplica)) {
@@ -359,7 +357,7 @@ func TestFeedsLeaveMemoryThatIsTooMuch(t *testing.T) {
 	checkFeeds(t, n, ReadOptions{}, nil)
 }
 
-// Open refuses a FeedIdle that is out of bounds.
+// Values of the setting out of bounds are refused.
 func TestFeedIdleIsChecked(t *testing.T) {
 	t.Parallel()
 	for idle, ok := range map[time.Duration]bool{0: true, time.Second: true, tiering.FeedIdleDefault: true, time.Second - 1: false, -time.Second: false} {

@@ -82,9 +82,8 @@ func (n *replicas) hold(all []*shardReplica, view *catalog.View) error {
 // replicaToHold returns the number of the replica of a group that this node should have open, or
 // false if it should have none. A replica with files on this node stays open until it is deleted,
 // because the group may need its vote. For a group without files, replicaToHold returns the replica
-// that the catalog wants on this node. An exception is a first voter on this node that is not
-// retired: replicaToHold returns that replica, because the group may need its vote even to replace
-// it.
+// that the catalog wants on this node. If this node's replica was a first voter and is not retired,
+// it returns that one, because the group may need its vote even to replace it.
 //
 // A node never reuses the number of a deleted replica, because a new replica would not know the
 // votes of the old one. If the local catalog still has the old number, the node waits until the
@@ -194,8 +193,8 @@ func initialMembers(view *catalog.View, group uint32, id raft.ServerID) []replic
 }
 
 // dropReplica closes this node's replica of a group and deletes it. If the group's leader still has
-// the replica as a member, or no leader answers, dropReplica opens the replica again. The replica
-// may have acknowledged writes before the close, and the group must not lose them.
+// the replica as a member, or no leader answers, dropReplica opens the replica again. It may have
+// acknowledged writes before the close, which the group must not lose.
 func (n *replicas) dropReplica(g *shardReplica, r *localReplica) error {
 	leader := g.leader() // read the leader before the close; after it, g has only an older hint
 	if !n.closeReplica(g, r) {

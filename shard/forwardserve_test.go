@@ -13,8 +13,7 @@ import (
 	"github.com/countd/countd/shard/propose"
 )
 
-// The leader adds its time to a part that has an identity. An entry without the time would end the
-// process of every replica.
+// A part with an identity gets the leader's time: an entry without it would end every replica.
 func TestForwardedPartsHaveTheTimeTheyNeed(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})

@@ -44,7 +44,7 @@ func (ps *parts) gather(w *Write, groups []*shardReplica) error {
 	return err
 }
 
-// repeated returns the value of Write.Duplicate. The comment of that field has the rules.
+// repeated returns Write.Duplicate, whose comment has the rules.
 func (ps *parts) repeated(w *Write) bool {
 	for s := range ps.byShard {
 		if p := &ps.byShard[s]; p.answered() && p.unknown && p.proposal.Outcome() != dedup.Applied {

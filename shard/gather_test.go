@@ -8,9 +8,8 @@ import (
 	"github.com/countd/countd/shard/propose"
 )
 
-// If a shard's answer is lost, the node proposes the part again. If the shard had applied the part,
-// the request is a repeat. A part that another copy of the request applied does not make this
-// request a repeat.
+// If a shard's answer is lost and the node proposes the part again, the request is a repeat, and its
+// rows are the present ones. A part that another copy applied does not make it a repeat.
 func TestLostAnswersMakeARepeat(t *testing.T) {
 	t.Parallel()
 	const shards = 4

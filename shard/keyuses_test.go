@@ -16,8 +16,7 @@ import (
 	"github.com/countd/countd/shard/propose"
 )
 
-// keyUses has a key that shard 0 of two judges. Its method write returns a write with that key,
-// which adds 1 on each shard.
+// keyUses has a key that shard 0 of two judges, and a write of it that adds 1 on both.
 type keyUses struct {
 	t     *testing.T
 	n     *Node
@@ -37,8 +36,7 @@ func newKeyUses(t *testing.T) *keyUses {
 	return u
 }
 
-// advance proposes an entry whose time is the given number of key horizons after the start of the
-// test.
+// advance stamps the log of a shard with a time so many key horizons after the start of the test.
 func (u *keyUses) advance(shard int, horizons float64) {
 	u.t.Helper()
 	at := u.began.Add(time.Duration(horizons * float64(LimitsDefault.KeyHorizon)))
@@ -72,7 +70,7 @@ func TestNextUseOfAKeyThatARepeatCompletedLate(t *testing.T) {
 	t.Parallel()
 	u := newKeyUses(t)
 	hinder(u.n, u.ks, 1, heldGroup{err: raft.ErrNotLeader})
-	for try := 100 * time.Millisecond; ; try *= 2 { // until try is long enough for the judging shard
+	for try := 100 * time.Millisecond; ; try *= 2 { // until the judge had enough time
 		w, partial := u.write(), (*PartialError)(nil)
 		w.Deadline = time.Now().Add(try)
 		if err := u.n.Write(u.ks, w); errors.As(err, &partial) && len(partial.Applied) == 1 {

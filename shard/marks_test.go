@@ -17,8 +17,8 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// If a replica's log has a different entry than the other logs, the replica's report shows the
-// entry. The replica still follows its leader.
+// A replica whose log has another entry than the others reports it. It follows its
+// leader as if nothing were wrong.
 func TestReportsShowAnEntryThatDiffers(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)

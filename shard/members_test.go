@@ -21,7 +21,7 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// memberWrite writes ops on members and returns the write, which lists the changed members.
+// memberWrite writes ops on members and returns what they changed.
 func memberWrite(t *testing.T, n *Node, ks *Keyspace, ops ...engine.Op) *Write {
 	t.Helper()
 	w := once(&Write{Ops: counters.Ops(ops), Width: 4, Rows: make([]int64, 4*len(ops)), Deadline: soon()})
@@ -97,7 +97,7 @@ func TestMembersThroughAnyNode(t *testing.T) {
 	eventually(t, "replicas hold the same", func() bool { return digestsAgree(all) })
 }
 
-// The pages of a member's rows contain each row of all shards once, newest first.
+// The list of a member's rows over all shards has each row once, newest first, by pages.
 func TestRowsOfAMember(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), nil)
@@ -126,7 +126,7 @@ func TestRowsOfAMember(t *testing.T) {
 	}
 	for i := range uint64(20) {
 		if seen[i].ID != 10_000+19-i && seen[i].At == seen[i+1].At {
-			continue // two rows with the same time, on different shards
+			continue // of one stamp, on two shards
 		}
 		if seen[i].ID < 10_000 {
 			t.Errorf("row %d is %v", i, seen[i])
@@ -238,8 +238,8 @@ func TestMembersAreRestored(t *testing.T) {
 	}
 }
 
-// A backup succeeds at the first attempt and has the sets as of its snapshot, even if other
-// snapshots are taken meanwhile.
+// A backup has the sets as of its moment, at the first attempt, whatever snapshots others take
+// meanwhile.
 func TestBackupOfMembersUnderWrites(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
@@ -282,7 +282,7 @@ func TestBackupOfMembersUnderWrites(t *testing.T) {
 	writing.Wait()
 }
 
-// A follower whose sets are lost returns no wrong answer, and is repaired from another replica.
+// A follower whose sets are lost answers nothing wrong, and is repaired from another replica.
 func TestLostMembersAreRepaired(t *testing.T) {
 	t.Parallel()
 	dirs := []string{t.TempDir(), t.TempDir(), t.TempDir()}
@@ -311,7 +311,7 @@ func TestLostMembersAreRepaired(t *testing.T) {
 	}
 	r := lost.registry.shardOf(number).replica.Load()
 	eventually(t, "a snapshot names the sets", func() bool { return r.group.Snapshotter().Take() == nil })
-	mustDo(t, lost.sets.Drop(number)) // the replica does not notice until it is opened again
+	mustDo(t, lost.sets.Drop(number)) // behind its back: the replica finds out when it is opened
 	mustDo(t, lost.reopen(lost.registry.shardOf(number), r))
 	eventually(t, "the replica is repaired", func() bool {
 		here := lost.registry.shardOf(number).replica.Load()
@@ -417,14 +417,14 @@ func TestDamagedMembersOfASingleNode(t *testing.T) {
 	}
 	memberWrite(t, n, n.Keyspace("posts"), ops...)
 	mustStop(t, n)
-	n = openNode(t, dir, shards) // at its start, Pebble writes the entries of its log to a table
+	n = openNode(t, dir, shards) // Pebble writes what its log has to a table
 	mustStop(t, n)
 	tables, err := filepath.Glob(filepath.Join(dir+"-members", "*.sst"))
 	mustDo(t, err)
 	for _, name := range tables {
 		f, err := os.OpenFile(name, os.O_RDWR, 0)
 		mustDo(t, err)
-		_, err = f.WriteAt(make([]byte, 2048), 64) // in the first block, which has the pairs of the lowest rows
+		_, err = f.WriteAt(make([]byte, 2048), 64) // of the first block: pairs of the lowest rows
 		mustDo(t, errors.Join(err, f.Close()))
 	}
 	if len(tables) == 0 {

@@ -23,8 +23,8 @@ import (
 	"github.com/countd/countd/shard/propose"
 )
 
-// A producer that writes all the time, but to one shard only, is not refused when it writes to the
-// others again.
+// A producer that writes all the time, but to one shard only, is not refused
+// when it comes back to the others.
 func TestProducerIdleOnOneShardGoesOn(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
@@ -59,7 +59,7 @@ func TestARetryThatCompletesABatch(t *testing.T) {
 	n, keyspaces := shardedNode(t, 4)
 	ks := keyspaces[3]
 	key := dedup.ByKey([]byte("k"))
-	for tries := 0; key.Shard(4) == 1; tries++ { // shard 1, which has no leader below, must not judge
+	for tries := 0; key.Shard(4) == 1; tries++ { // which is out of reach
 		key = dedup.ByKey(fmt.Append(nil, "k", tries))
 	}
 	for name, test := range map[string]struct {
@@ -70,7 +70,7 @@ func TestARetryThatCompletesABatch(t *testing.T) {
 			w := &Write{Ops: counters.Ops{addTo(0, 0, 1), addTo(1, 0, 1), addTo(2, 0, 1), addTo(3, 0, 1)}, ID: test.id}
 			before := mustGet(t, n, ks, ReadOptions{}, 0, 1, 2, 3)
 			hinder(n, ks, 1, heldGroup{err: raft.ErrNotLeader})
-			for try := 100 * time.Millisecond; ; try *= 2 { // until try is long enough for the other shards
+			for try := 100 * time.Millisecond; ; try *= 2 { // until the others had enough time
 				w.Deadline = time.Now().Add(try)
 				partial := (*PartialError)(nil)
 				if err := n.Write(ks, w); errors.As(err, &partial) && len(partial.Applied) == 3 {
@@ -98,7 +98,7 @@ func TestARetryThatCompletesABatch(t *testing.T) {
 }
 
 // The judging shard still remembers a keyed batch. A retry of the batch does not count again on a
-// shard whose log is ahead and has forgotten the key. The first try does count on that shard.
+// shard whose log is ahead and has forgotten the key. A first try counts there.
 func TestRetryOnAShardWhoseLogIsAhead(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
@@ -128,7 +128,7 @@ func TestRetryOnAShardWhoseLogIsAhead(t *testing.T) {
 }
 
 // The judging shard has forgotten a key, but a shard whose log is behind still remembers the key. A
-// write counts there only after that shard has forgotten the key too. Until then the write is not
+// write counts on that shard only once it has forgotten the key too. Until then the write is not
 // reported as counted.
 func TestKeyUsedAgainOnAShardWhoseLogIsBehind(t *testing.T) {
 	t.Parallel()
@@ -150,7 +150,7 @@ func TestKeyUsedAgainOnAShardWhoseLogIsBehind(t *testing.T) {
 	stamp(LimitsDefault.KeyHorizon/5-LimitsDefault.KeyHorizon, earlier.Section())
 
 	w := &Write{Ops: counters.Ops{addTo(0, 0, 1), op}, ID: key}
-	for try := 100 * time.Millisecond; ; try *= 2 { // until try is long enough for the judging shard
+	for try := 100 * time.Millisecond; ; try *= 2 { // until the judge had enough time
 		w.Deadline = time.Now().Add(try)
 		err, partial := n.Write(ks, w), (*PartialError)(nil)
 		if err == nil {
@@ -208,7 +208,7 @@ func TestUsesTravel(t *testing.T) {
 	}
 }
 
-// If copies of a keyed batch are sent at once, exactly one of them is no duplicate.
+// If copies of a keyed batch are sent at once, one of them is no duplicate.
 func TestOneOfManyCopiesIsFirst(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 4)

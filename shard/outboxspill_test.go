@@ -24,7 +24,8 @@ type outboxSpill struct {
 
 const spillAuthors, spillPosts = 20, 10
 
-// fillAuthors publishes some posts of each author. Authors with lower numbers have older posts.
+// fillAuthors publishes some posts of each author. The older posts of a page are those of the
+// authors with lower numbers.
 func fillAuthors(t *testing.T, n *Node) *outboxSpill {
 	t.Helper()
 	m := &outboxSpill{posts: map[uint64][]uint64{}}
@@ -40,7 +41,7 @@ func fillAuthors(t *testing.T, n *Node) *outboxSpill {
 	return m
 }
 
-// check reads pages of all authors, from the newest post on and after each post.
+// check reads pages of all authors, from the newest on and behind each post.
 func (m *outboxSpill) check(t *testing.T, n *Node, opt ReadOptions) {
 	t.Helper()
 	var authors []uint64
@@ -103,7 +104,7 @@ func outboxesOnDisk(n *Node) (spilled, authors uint64) {
 }
 
 // Outboxes on disk are read, written, backed up and kept over a restart like outboxes in memory. A
-// read of a page brings back at most as many outboxes as the page has posts.
+// page brings back at most as many as it has posts.
 func TestSpilledOutboxesOfANode(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -116,7 +117,7 @@ func TestSpilledOutboxesOfANode(t *testing.T) {
 	}
 	authors := []uint64{0, 1, 2, 3, 4, 5, 18, 19}
 	mustReadNewest(t, n, NewestPosts{Authors: authors, Limit: 3}, ReadOptions{}, Post{ID: m.posts[19][0], Author: 19}, Post{ID: m.posts[19][1], Author: 19}, Post{ID: m.posts[19][2], Author: 19})
-	if spilled, _ := outboxesOnDisk(n); spilled != spillAuthors-3 { // the page brought back the three outboxes with the newest posts
+	if spilled, _ := outboxesOnDisk(n); spilled != spillAuthors-3 { // the three with the newest last post
 		t.Errorf("a page of 3 posts left %d of %d outboxes on disk", spilled, spillAuthors)
 	}
 	m.check(t, n, ReadOptions{})
@@ -156,8 +157,8 @@ func TestSpilledOutboxesOfANode(t *testing.T) {
 	m.check(t, n, ReadOptions{})
 }
 
-// Each of three nodes has different outboxes in memory. Any node answers for all of them and all
-// nodes agree, even if the leader loses those that it has on disk.
+// Each of three nodes has other outboxes in memory. Any node answers for all of them and all nodes
+// agree, even if the leader loses those that it has on disk.
 func TestNodesSpillOutboxesByThemselves(t *testing.T) {
 	t.Parallel()
 	first := openFeedNode(t, t.TempDir(), 1, "")
@@ -169,7 +170,7 @@ func TestNodesSpillOutboxesByThemselves(t *testing.T) {
 	for _, other := range all[1:] {
 		mustDo(t, first.catalogClient.MustChange(ctx, &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other.record()}}))
 	}
-	place := &catalog.PlaceEntry{Group: number, Was: []string{"n1.0"}, Target: []string{"n1.0", "n2.0", "n3.0"}} // the last node has no replica
+	place := &catalog.PlaceEntry{Group: number, Was: []string{"n1.0"}, Target: []string{"n1.0", "n2.0", "n3.0"}} // the last holds none
 	mustDo(t, first.catalogClient.MustChange(ctx, &catalog.Command{Place: place}))
 	agree := func() bool {
 		g := first.registry.shardOf(number).replica.Load()

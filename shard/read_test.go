@@ -135,7 +135,7 @@ func TestScanWaitsForABusyReplica(t *testing.T) {
 	fresh.Ask = func(ctx context.Context) (uint64, error) {
 		index, err := ask(ctx)
 		if asked++; asked == 1 {
-			index++ // the index of an entry that does not exist yet
+			index++ // an entry that is still to come
 		}
 		return index, err
 	}

@@ -67,7 +67,7 @@ func (rd *reader) readHere(read *remoteRead, deadline, end time.Time) ([]byte, e
 	return q.AppendAnswer(nil, p)
 }
 
-// admittedFor returns this node's replica and its shard, if the replica may answer another node's
+// admittedFor returns this node's replica, and its group, if the replica may answer another node's
 // read.
 func (rd *reader) admittedFor(q *remoteRead, deadline time.Time) (r *localReplica, g *shardReplica, err error) {
 	g = rd.registry.shardOf(q.group)

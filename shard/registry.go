@@ -125,7 +125,7 @@ func (s *registry) Replica(number uint32) *replica.Replica {
 	return nil
 }
 
-// provable returns this node's replica of a group for leadership.Prover; false if there is none.
+// provable returns this node's replica of a group for package prover; false if there is none.
 func (s *registry) provable(number uint32) (leadership.Local, bool) {
 	if number == catalogGroup {
 		return leadership.Local{Group: s.meta, Fresh: &s.metaFresh}, true

@@ -13,12 +13,11 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// openCuttable opens three nodes. cut cuts the connections between the nodes with the indexes a and
-// b.
+// openCuttable opens three nodes. cut cuts the connections between two of them, by number.
 func openCuttable(t *testing.T) (all []*Node, cut func(a, b int)) {
 	t.Helper()
 	var configs []Config
-	var proxies [3][3]*must.Cable // first index: the dialling node; second index: the dialled node
+	var proxies [3][3]*must.Cable // by who dials and who is dialled
 	for to := range proxies {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		mustDo(t, err)
@@ -47,8 +46,8 @@ func openCuttable(t *testing.T) (all []*Node, cut func(a, b int)) {
 	}
 }
 
-// Two nodes do not reach each other, but both reach a third. One of the two writes to a shard that
-// the other leads, and reads it.
+// Two nodes do not reach each other, but both reach a third. One of them writes to a shard that the
+// other leads, and reads it.
 func TestWritesGoThroughAThirdNode(t *testing.T) {
 	t.Parallel()
 	all, cut := openCuttable(t)
@@ -80,7 +79,7 @@ func TestWritesGoThroughAThirdNode(t *testing.T) {
 	}
 }
 
-// The error of a relayed call has the same meaning for the caller as the error of a direct call.
+// The error of a relayed call means the same to its caller as that of a direct call.
 func TestRelayedCallsTellTheirFate(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes

@@ -50,13 +50,13 @@ func (m *coldMember) here() *localReplica {
 	return groups[0].replica.Load()
 }
 
-// mustNameCold makes the member take a snapshot that only names its cold rows. A snapshot that it
-// received contains the rows themselves.
+// mustNameCold makes the member's newest snapshot name its cold rows, instead of containing the
+// rows that the member was sent.
 func (m *coldMember) mustNameCold() {
 	m.t.Helper()
 	r := m.here()
 	carried := r.group.Snapshots().NewestBytes()
-	eventually(m.t, "a snapshot of its own names its cold rows", func() bool { // raft defers the snapshot while members change
+	eventually(m.t, "a snapshot of its own names its cold rows", func() bool { // raft defers it while members change
 		m.tiering.MoveCold()
 		return r.group.Snapshots().NewestBytes() < carried*4/5
 	})
@@ -113,8 +113,8 @@ func mustBeRepaired(t *testing.T, all []*coldMember, m *coldMember, damaged *loc
 		}
 		return true
 	})
-	// After each transfer to another replica, fewer rows are cold, and there may have been two
-	// transfers.
+	// Each transfer of the rows to another replica leaves some more in memory, and there may have
+	// been two transfers.
 	if got := m.here().fsm.State().ColdRows; got < coldTestRows/5 {
 		t.Errorf("%d rows are cold", got)
 	}
@@ -132,7 +132,7 @@ func TestFlippedBitIsRepaired(t *testing.T) {
 	m := all[1]
 	m.mustNameCold()
 	m.stop()
-	m.start() // Pebble has moved the rows of its log to files
+	m.start() // what was in Pebble's log is in its files now
 	m.stop()
 	flipped := flipLargest(t, filepath.Join(m.dir, "cold", "*.sst"))
 	m.start()
@@ -171,7 +171,7 @@ func TestFlippedListIsOutlived(t *testing.T) {
 	all := coldCluster(t)
 	m := all[1]
 	m.stop()
-	m.start() // m stores the rows of its snapshot in a new generation, and a file lists the earlier generations
+	m.start() // m writes the rows of its snapshot anew, and a file now lists the earlier ones
 	m.stop()
 	flipLargest(t, filepath.Join(m.dir, "cold", "*.sst"))
 	m.start()
@@ -231,7 +231,7 @@ func TestDamagedSnapshotOfALeaderIsRepaired(t *testing.T) {
 	for i := range uint64(2 * 128) { // more entries than any snapshot leaves in the log
 		w = memberWrite(t, m.Node, ks, engine.Join(coldID(5), 2, i))
 	}
-	damaged.group.Log().Covered(-(1 << 40), 0) // as if the entries took 1 TiB, so that the log keeps few of them
+	damaged.group.Log().Covered(-(1 << 40), 0) // as if the entries were so large that few are kept
 	eventually(t, "a snapshot names the sets", func() bool { return damaged.group.Snapshotter().Take() == nil })
 	sets := damaged.fsm.Members()
 	sets.ReleaseViews(time.Now())
@@ -279,8 +279,8 @@ func TestLostColdRowsAreRepaired(t *testing.T) {
 	checkCold(t, m.Node, m.Keyspace("posts"), 1)
 }
 
-// If all replicas have lost the same rows, no replica is repaired. The nodes serve the readable
-// rows, return no wrong answer, and keep their replicas.
+// If all replicas have lost the same rows, nothing is repaired. The nodes serve the readable rows, answer
+// nothing wrong, and keep their replicas.
 func TestNothingToRepairFrom(t *testing.T) {
 	t.Parallel()
 	all := coldCluster(t)
@@ -335,7 +335,7 @@ func TestRepairOutlivesTheProcess(t *testing.T) {
 	t.Parallel()
 	all := coldCluster(t)
 	m := all[1]
-	m.repairing.Store(true) // so that the node starts no repair itself
+	m.repairing.Store(true) // set by this test
 	stuck := m.here()
 	g := m.registry.shardOf(stuck.group.Group())
 	mustDo(t, m.cold.Drop(g.number))
@@ -378,7 +378,7 @@ func TestColdRowsOfOtherNodes(t *testing.T) {
 	eventually(t, "it knows the keyspace", func() bool { return m.Keyspace("posts") != nil })
 	ks := m.Keyspace("posts")
 	checkCold(t, m.Node, ks, 1)
-	checkCold(t, m.Node, ks, 2) // reads and writes rows that are in memory by now
+	checkCold(t, m.Node, ks, 2) // of rows that are in memory by now
 	if n := countRows(t, m.Node, ks); n != coldTestRows {
 		t.Errorf("a scan gives %d rows", n)
 	}
@@ -408,7 +408,7 @@ func TestRepairEndsWithTheReplica(t *testing.T) {
 	mustDo(t, r.close(t.Context(), false))
 	mustDo(t, n.registry.dirs.MoveAside(deleted.number, r.group.Number()))
 	mustDo(t, n.registry.dirs.Finish())
-	// Both shards are empty, so the snapshot of one may replace the state of the other.
+	// The shards of a test are alike, so one can send what the other asks for.
 	if err := n.fetchSnapshot(t.Context(), from, r.group, n.cfg.NodeKey); !errors.Is(err, errs.ErrGroupClosed) {
 		t.Errorf("the repair ended with %v", err)
 	}

@@ -58,7 +58,7 @@ type localReplica struct {
 	repairAt   time.Time   // earliest start of the next repair; only runReconcile uses it
 }
 
-// of returns the shard's route as sections, reads and snapshots store it.
+// of returns the shard's route in the form that sections, reads and snapshots have.
 func (g *shardReplica) of() codec.Route { return g.route.Of(g.shard) }
 
 // led returns this node's replica of the group. It returns an error unless that replica leads the
@@ -86,8 +86,8 @@ func (g *shardReplica) leader() string {
 
 // neverWas reports whether the group has proved that it never acknowledged a write at the log index
 // of a token. This replica must lead the group, its log must end before the index, and the voters
-// must confirm its leadership. Leadership at this moment suffices, because a write with the token
-// would be older than the read.
+// must confirm its leadership. It suffices to lead at this moment, because the client already had
+// the token.
 func (r *localReplica) neverWas(index uint64, deadline time.Time) bool {
 	if r.group.Ready() != nil || index <= r.group.LastIndex() {
 		return false

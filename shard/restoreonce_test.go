@@ -29,7 +29,7 @@ import (
 type copyingGroup struct {
 	propose.Group
 	lose func(entry int) bool
-	well atomic.Bool // if set, the group only forwards entries
+	well atomic.Bool // from now on it only forwards entries
 
 	mu struct {
 		sync.Mutex
@@ -69,7 +69,7 @@ func copies(n *Node, number uint32, lose func(entry int) bool) *copyingGroup {
 	return between
 }
 
-// late proposes the kept copies.
+// late proposes the copies.
 func (g *copyingGroup) late(t *testing.T) {
 	t.Helper()
 	if len(g.mu.entries) == 0 {
@@ -80,8 +80,8 @@ func (g *copyingGroup) late(t *testing.T) {
 	}
 }
 
-// givenUp begins restores of a shard and cancels them, until one has proposed more than its first
-// write and the repeat of that write. All later entries are lost.
+// givenUp begins restores of a shard and gives them up, until one has proposed more than its first
+// write and the repeat of that write. Everything after those two is lost.
 func givenUp(t *testing.T, n *Node, number uint32, restore func(context.Context) error) *copyingGroup {
 	t.Helper()
 	for timeout := 500 * time.Millisecond; ; timeout *= 2 {
@@ -116,8 +116,8 @@ func filledNode(t *testing.T) *Node {
 }
 
 // Copies of a restore's writes that come late, after increments that were acknowledged since,
-// change nothing. Writes of a canceled restore change nothing either once another restore has
-// begun, even if they were never applied before.
+// change nothing. Nor do the writes of a restore that was given up, once another restore has begun,
+// even if they were never applied before.
 func TestLateCopiesOfARestoreChangeNothing(t *testing.T) {
 	t.Parallel()
 	from := filledNode(t)
@@ -125,7 +125,7 @@ func TestLateCopiesOfARestoreChangeNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			number := from.Keyspace(name).FirstGroup
 			stream, _ := taken(t, []*Node{from}, number)
-			to := filledNode(t) // has rows, so that deletes come late too
+			to := filledNode(t) // also deletes come late
 			change := func() {
 				mustBoard(t, to, unread.BoardOp{Kind: unread.Publish, Name: "news"})
 				mustMove(t, to, 3, 1, 15)
@@ -175,8 +175,8 @@ func TestRestoreBehindAClockThatWasAhead(t *testing.T) {
 	}
 }
 
-// A restore makes a shard forget the requests of clients. The restore removes a write that was made
-// after the backup, so a repeat of that write counts.
+// A restore makes a shard forget the requests of clients. It removes a write that was made after
+// the backup, so that write counts when it is repeated.
 func TestRestoreForgetsRequests(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})

@@ -26,7 +26,7 @@ func (r *whenRead) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// watched is the node of a restore. It calls deleting before the restore deletes a row.
+// watched is the node of a restore that calls deleting before a row is deleted.
 type watched struct {
 	*Node
 	deleting func()
@@ -39,9 +39,8 @@ func (w watched) Write(ks *Keyspace, write *Write) error {
 	return w.Node.Write(ks, write)
 }
 
-// A restore closes a shard for sources before it deletes rows, and opens the shard after it has
-// checked the restored rows. A closed shard applies no section of a source. Afterwards the source
-// reads the messages after the backup again, and each counts once.
+// From before a restore empties a shard until the restore has checked the shard, the shard applies no
+// section of a source. The source then reads the messages after the backup again, once.
 func TestRestoreClosesPositions(t *testing.T) {
 	t.Parallel()
 	n := openMembers(t, 1)[0]
@@ -93,7 +92,7 @@ func TestRestoreClosesPositions(t *testing.T) {
 	mustDo(t, queue.read(ctx, SourcesOf(n), s.Number, 10))
 	queue.wantCounts(t, n, func(uint64) int64 { return 1 })
 
-	// A restore does not compare positions: here the source is deleted before the comparison.
+	// Positions are no part of what a restore compares: the source is gone by now.
 	mustDo(t, deleteSource(ctx, n))
 	again, err := RestoreShard(ctx, n, number, bytes.NewReader(backup), true, nil)
 	if err != nil || again.Digest != facts.Digest {

@@ -22,8 +22,7 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// A keyspace reports its sharding and keeps it over a restart. A create request with another
-// sharding is refused.
+// A keyspace reports its sharding, keeps it over a restart, and accepts no other.
 func TestKeyspaceIsSpreadByHash(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -108,16 +107,15 @@ func TestKeyspaceSpreadByHashIsRestored(t *testing.T) {
 	}
 }
 
-// A node refuses writes and reads that another node routed with a different number of shards. The
-// error names this cause and promises that nothing was applied, so that the sender may route them
-// anew.
+// A node refuses writes and reads that another node routed over another number of shards. The
+// refusal names that cause and promises that nothing changed, so that the sender may route anew.
 func TestCallsOfAnotherRouteAreRefused(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 2)
 	ks := mustMake(t, all[0], "songs", 2, "plays")
 	eventually(t, "all know the keyspace", func() bool { return all[0].Keyspace("songs") != nil && all[1].Keyspace("songs") != nil })
 	mustDo(t, all[0].Write(ks, &Write{Ops: counters.Ops{addTo(1, 0, 5)}, Deadline: soon()}))
-	g := all[0].newShardReplica(&catalog.Keyspace{Name: "songs", Kind: kinds.Counters, Groups: slices.Concat(ks.Groups, make([]uint32, 4))}, 1) // id 1 is in shard 1 for both numbers of shards
+	g := all[0].newShardReplica(&catalog.Keyspace{Name: "songs", Kind: kinds.Counters, Groups: slices.Concat(ks.Groups, make([]uint32, 4))}, 1) // id 1 is in shard 1 of either
 	var w raftfsm.RequestWriter
 	id := dedup.ByProducer([]byte("p"), 1)
 	w.Reset(nil, g.of(), &id)
@@ -151,7 +149,7 @@ func TestCallsOfAnotherRouteAreRefused(t *testing.T) {
 				t.Errorf("%s: %v, %v", name, answers, err)
 			}
 		}
-		// The log may have an entry of a leader that did not check the route.
+		// An entry of a leader that had checked nothing, as the log may have one.
 		q2, err := led.replica.Load().proposer.Load().Submit(w.Section(), 1, true, 1)
 		mustDo(t, err)
 		if err := q2.Wait(time.NewTimer(eventuallyMax)); !errors.Is(err, errs.ErrMisrouted) {

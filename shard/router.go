@@ -50,8 +50,8 @@ func (t *router) groupsToRead(ks *Keyspace, opt *ReadOptions) ([]*shardReplica, 
 	return groups, nil
 }
 
-// orUnknown is orDropped for a call to one keyspace. It also returns ErrUnknownKeyspace if another
-// node has returned it: that node may know of a drop that this node has not applied yet.
+// orUnknown does what orDropped does, for a call to one keyspace. It also returns an
+// ErrUnknownKeyspace of another node, which may know of a drop that this node has not applied yet.
 func (t *router) orUnknown(ks *Keyspace, err error) error {
 	if errors.Is(err, errs.ErrUnknownKeyspace) {
 		return errs.ErrUnknownKeyspace
@@ -153,7 +153,7 @@ func (t *router) relay(ctx context.Context, node, method string, request []byte)
 }
 
 // orDropped returns err, or ErrUnknownKeyspace in its place if view shows that the group's keyspace
-// was dropped. In this case err does not matter, because no row of a dropped group remains.
+// was dropped. Then err does not matter, because no row of a dropped group remains.
 func orDropped(view *catalog.View, group uint32, err error) error {
 	if err != nil && view.Dropped(group) {
 		return errs.ErrUnknownKeyspace

@@ -44,7 +44,7 @@ func TestScrubFindsDamage(t *testing.T) {
 	}
 	mustBeRepaired(t, all, m, damaged)
 	eventually(t, "no stored snapshot names what is damaged", func() bool {
-		mustWrite(t, m.Node, m.Keyspace("posts"), addTo(coldID(3), 0, 1)) // without a new entry, raft would take no snapshot
+		mustWrite(t, m.Node, m.Keyspace("posts"), addTo(coldID(3), 0, 1)) // something to take a snapshot of
 		found := m.tiering.Scrub.Report().Damaged
 		mustDo(t, m.tiering.Scrub.Pass(noPause))
 		return m.tiering.Scrub.Report().Damaged == found
@@ -68,7 +68,7 @@ func openDamagedNode(t *testing.T) *Node {
 	return openColdNode(t, dir, 1, 0)
 }
 
-// The neighbours of a damaged block are not written anew, but all other blocks are.
+// A damaged block keeps its own neighbours from being written anew, and no others.
 func TestDamageStopsOnlyItsNeighbours(t *testing.T) {
 	t.Parallel()
 	n := openDamagedNode(t)
@@ -76,7 +76,7 @@ func TestDamageStopsOnlyItsNeighbours(t *testing.T) {
 	refused := 0
 	for from := uint64(0); from < 20_000; from += 20 {
 		w := &Write{Deadline: soon()}
-		for i := from; i < from+2; i++ { // two of every 20 posts
+		for i := from; i < from+2; i++ { // a tenth of all
 			w.Ops = append(rowOps(w), addTo(coldID(i), 0, 1))
 		}
 		if n.Write(ks, w) != nil {
@@ -121,7 +121,7 @@ func TestScanShowsNothingOfAnUnreadableShard(t *testing.T) {
 	}
 }
 
-// A read of a damaged row returns the error, and no later rows.
+// The answer for a damaged row is its error, with no rows after it.
 func TestReadOfDamageIsAnsweredByItsError(t *testing.T) {
 	t.Parallel()
 	n := openDamagedNode(t)

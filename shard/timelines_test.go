@@ -89,7 +89,7 @@ func TestPageIsMergedAgainByAnotherNode(t *testing.T) {
 		if n != all[2] {
 			continue
 		}
-		n.registry.changing.Lock() // the node opens no replica again while this lock is held
+		n.registry.changing.Lock() // the node does not open them again while this lock is held
 		defer n.registry.changing.Unlock()
 		for _, g := range groups {
 			defer g.replica.Store(g.replica.Swap(nil))
@@ -168,7 +168,7 @@ func TestTimelineNamesUnreadableShards(t *testing.T) {
 	}
 }
 
-// A repeat of a refused publish is refused for the same reason.
+// A publish that was refused is repeated, and is refused again for the same reason.
 func TestRefusedPublishRepeated(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, kinds.KeyspaceUsers: 1, kinds.KeyspaceFeed: 1})
@@ -240,8 +240,8 @@ func TestRestoreOfTimelines(t *testing.T) {
 	}
 }
 
-// Another node can parse a query and its keys. It refuses a query of another kind, with too many
-// keys, or without a key that the query needs.
+// A query reaches another node with its keys. That node refuses a query without its key, or of
+// another kind.
 func TestReadMessages(t *testing.T) {
 	g := (&Node{}).newShardReplica(&catalog.Keyspace{Kind: kinds.Feed, Groups: []uint32{1}}, 0)
 	for _, q := range []raftfsm.Query{&feed.Query{}, &feed.GroupsQuery{}} {

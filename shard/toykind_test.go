@@ -21,7 +21,7 @@ import (
 	"github.com/countd/countd/raftfsm/kinds"
 )
 
-// This file has a kind for TestToyKind. It keeps a maximum for each id.
+// A toy kind, which keeps a maximum for each id. All of it is up to TestToyKind.
 
 type toyKind struct{}
 
@@ -167,9 +167,8 @@ func (q *toyQuery) Join(read *raftfsm.Read) bool {
 	return false
 }
 
-// This package does not know the toy kind. Still, the kind is replicated and verified. It is read
-// with each consistency on all nodes, even on one without a replica. It is kept in snapshots and
-// restored from them.
+// A kind that this package has never heard of is replicated, read with each consistency on all nodes, also
+// on one without a replica, verified, kept in snapshots, and restored from them.
 func TestToyKind(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 4)

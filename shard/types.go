@@ -15,13 +15,13 @@ import (
 // Callers may distinguish these errors and those of package errs. Every error except
 // errs.ErrOutcomeUnknown promises that this call applied nothing. A PartialError promises that the
 // call applied only the ops that it lists. But an earlier call with the same identity may have been
-// applied, because some errors, such as errs.ErrDiskFull, also refuse a repeat of an applied write.
+// applied: some errors, such as errs.ErrDiskFull, refuse a repeat as well.
 var (
 	// ErrUnreadable is returned if rows are damaged on disk and no other node has them. It comes as
 	// an UnreadableError, together with ErrNoQuorum.
 	ErrUnreadable = errors.New("the shard has rows on disk that are damaged")
-	// ErrKeyAhead is returned, together with ErrExpired, if the time in a key is in the future by
-	// more than the time for which shards remember keys.
+	// ErrKeyAhead is returned, together with ErrExpired, if the time in a key is further ahead than
+	// shards remember keys.
 	ErrKeyAhead = errors.New("the time in the key (a UUIDv7) is too far ahead of the server's")
 )
 
@@ -133,7 +133,7 @@ type ReadOptions struct {
 // answer. After Node.Write has returned, even with ErrOutcomeUnknown, the node keeps no reference
 // to the Write or to anything in it.
 type Write struct {
-	Ops raftfsm.Ops     // ops with the ids of the client, not with keys of shards
+	Ops raftfsm.Ops     // ids are those of the client
 	ID  dedup.RequestID // requests with the same ID are applied once; with the zero ID, each call is applied
 	// For a write to several keyspaces, Spaces lists the keyspaces. In has one element for each op,
 	// the index of the op's keyspace in Spaces. Spaces[0] is the keyspace passed to Node.Write. The
@@ -163,10 +163,10 @@ type Write struct {
 	Repeated bool
 	Token    Token
 
-	// Only writes of a source or a restore have Sections. There is one element for each shard of
-	// the write's keyspaces: the identity of the shard's part, or nil for a shard without a part. A
-	// part may have no ops. Answers has the outcome of each part; it is nil if nothing was
-	// proposed. The error of the write does not include the errors in Answers.
+	// Only writes of a source or a restore have Sections. Each element is the identity of the part
+	// for one shard of all Spaces, or nil for a shard without a part. A part may have no ops.
+	// Answers has the outcome of each part; it is nil if nothing was proposed. The error of the
+	// write does not include the errors in Answers.
 	Sections []*dedup.RequestID
 	Answers  []Answer
 

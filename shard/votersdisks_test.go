@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// A leader with free disk space accepts writes while the disk of one follower is full, and refuses
-// them while both are full.
+// A leader with free disk takes writes while the disk of one follower is full, and refuses them while both
+// are full.
 func TestMostVotersFull(t *testing.T) {
 	all := openMembers(t, 3)
 	ks := all[0].Keyspace("posts")
@@ -40,8 +40,8 @@ func TestMostVotersFull(t *testing.T) {
 	eventually(t, "a write is taken", func() bool { return write() == nil })
 }
 
-// A node whose disk is full or hangs hands its groups over to nodes with free disk space, and gets
-// none back. In the meantime it forwards its clients' writes.
+// A node whose disk is full or hangs hands its groups over to nodes with free disk, and gets none
+// back. In the meantime it forwards its clients' writes.
 func TestUnfitDiskLeadsNothing(t *testing.T) {
 	all := openMembers(t, 3)
 	for _, n := range all {

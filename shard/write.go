@@ -314,8 +314,8 @@ func (wr *writer) propose(p *part, g *shardReplica, w *Write) {
 	}
 }
 
-// release returns the memory to the pool, except sections and results, because a proposer may still
-// use the section of a write whose caller has stopped waiting.
+// release returns the memory to the pool. It drops sections and results, because a proposer may
+// still use the section of a write whose caller has stopped waiting.
 func (ps *parts) release() {
 	for s := range ps.byShard {
 		ps.byShard[s] = part{ops: ps.byShard[s].ops[:0]}

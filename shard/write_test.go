@@ -133,7 +133,7 @@ func TestNodeIsTheModel(t *testing.T) {
 				width := []int{0, 1, 5}[r.IntN(3)]
 				*w = Write{
 					Ops: randomOps(r, 1+r.IntN(60), 5), Width: width, Deadline: soon(),
-					Overflows: w.Overflows, Token: w.Token, Duplicate: true, // left over from the previous write
+					Overflows: w.Overflows, Token: w.Token, Duplicate: true, // as in the write before
 				}
 				w.Rows = make([]int64, len(rowOps(w))*width)
 				mustDo(t, n.Write(ks, w))
@@ -254,7 +254,7 @@ func TestScanOfOneShardAlone(t *testing.T) {
 	var ops []engine.Op
 	for i := range uint64(700) {
 		op := addTo(3+i*i*5, 0, 1)
-		if i >= 690 { // the last ten ids are the highest, and in another shard
+		if i >= 690 { // and one other id at the far end
 			op.ID = 1<<64 - 1 - (i-690)*5
 		}
 		ops = append(ops, op)
@@ -264,15 +264,15 @@ func TestScanOfOneShardAlone(t *testing.T) {
 	checkScans(t, n, ks, want, rand.New(rand.NewPCG(1, 1)))
 }
 
-// heldGroup refuses all entries with err, if err is set. Otherwise it forwards the entries to the
-// group. If hold is set, it first waits until hold is closed.
+// heldGroup is a group that answers entries with err if that is set. Otherwise it passes entries
+// on, once hold is closed if that is set.
 type heldGroup struct {
 	propose.Group
 	err     error
 	hold    chan struct{}
-	entries *atomic.Int32 // number of entries that were proposed
+	entries *atomic.Int32 // the entries that it was given
 
-	last chan struct{} // closed when the previous entry was forwarded, so that entries keep their order
+	last chan struct{} // closed when the previous entry has been passed on, because the log keeps their order
 }
 
 func (g *heldGroup) Apply(entry []byte) raft.ApplyFuture {
@@ -333,8 +333,8 @@ func reconfigure(n *Node, g *shardReplica, change func(*propose.Config)) {
 	r.proposer.Store(propose.New(cfg))
 }
 
-// After several tries, the result of a part is its worst possible outcome. The error names the
-// cause instead of the timeout.
+// The result of a part after several tries: the worst possible outcome, with the cause
+// instead of the timeout.
 func TestFateOfTries(t *testing.T) {
 	t.Parallel()
 	late := fmt.Errorf("%w: %w", errs.ErrOverloaded, errs.ErrTooLate)
@@ -374,7 +374,7 @@ func TestShardsThatDoNotFareAlike(t *testing.T) {
 	hinder(n, ks, 2, heldGroup{err: raft.ErrLeadershipLost})
 	third := hinder(n, ks, 3, heldGroup{hold: forever})
 
-	var all sync.WaitGroup // not t.Parallel, which bounds how many run at once: most of them only wait
+	var all sync.WaitGroup // t.Run without t.Parallel: most of these tests only wait for their end
 	begin := func(f fareTest, ids uint64) {
 		all.Go(func() { t.Run(f.name, func(t *testing.T) { f.movedBy(ids).run(t, n, ks) }) })
 	}
@@ -454,8 +454,8 @@ func (f fareTest) run(t *testing.T, n *Node, ks *Keyspace) {
 	}
 }
 
-// After Node.Write has returned without an answer, the Write and its memory belong to the caller
-// again. A change of that memory must not change the entry in flight.
+// A write that was given up, and everything in it, belongs to the caller again. A change of that
+// memory must not reach the entry in flight.
 func TestGivenUpWriteIsTheCallersAgain(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 2)
@@ -522,8 +522,8 @@ func TestAFullQueueRefusesTheWholeRequest(t *testing.T) {
 	n, keyspaces := shardedNode(t, 4)
 	ks := keyspaces[3]
 	groups := n.registry.groups.Load().byFirst[ks.FirstGroup]
-	// fill uses up the whole space of an empty queue. An empty queue accepts a proposal of any
-	// size, and then no other proposal fits.
+	// fill takes all room of a queue that was empty. An empty queue takes any proposal, but a queue
+	// with entries takes none as large as the queue.
 	fill := func(t *testing.T, g *shardReplica) *propose.Proposal {
 		t.Helper()
 		q, err := g.replica.Load().proposer.Load().Reserve(nil, propose.QueueOpsMax, false, 0)

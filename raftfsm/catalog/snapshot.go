@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Snapshot returns the catalog between two commands.
+// Snapshot captures the state between two commands.
 func (c *Catalog) Snapshot() (raft.FSMSnapshot, error) {
 	return snapshot{c.View()}, nil
 }
@@ -33,8 +33,7 @@ func (s snapshot) Persist(sink raft.SnapshotSink) error {
 
 func (snapshot) Release() {}
 
-// Restore replaces the catalog by a snapshot's. On an error the catalog stays as it
-// was.
+// Restore replaces the state by the state in a snapshot. On an error, the state stays unchanged.
 func (c *Catalog) Restore(snapshot io.ReadCloser) error {
 	defer snapshot.Close()
 	next, err := readCatalog(snapshot)
@@ -63,7 +62,7 @@ func readCatalog(r io.Reader) (*View, error) {
 		return nil, fmt.Errorf("%w: %w", codec.ErrSnapshot, err)
 	}
 	view.ownMaps()
-	_, end, err := s.Next() // nothing else follows the section
+	_, end, err := s.Next() // nothing but the end follows the section
 	if err != nil {
 		return nil, err
 	}

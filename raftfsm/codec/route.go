@@ -31,7 +31,8 @@ func (r Route) AppendTo(dst []byte) []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(dst, uint64(r.Modulus)), uint64(r.Residue))
 }
 
-// ParseRoute splits a route off. It returns false if there is none.
+// ParseRoute parses the route at the beginning of p, and returns the bytes after it. If p does not
+// begin with a route, it returns false.
 func ParseRoute(p []byte) (r Route, rest []byte, ok bool) {
 	modulus, n := binary.Uvarint(p)
 	if n <= 0 || modulus > 1<<32-1 {

@@ -31,12 +31,12 @@ import (
 //	positions: dedup/positions.go; at most once, after the keys
 //	end:      rows, of a catalog its keyspaces (8) | digest (8) | sections before this one, blocks of rows and members aside (4)
 //
-// The state kind is the kind of the shard, as in entries. A reader refuses a stream that was cut,
-// or that has anything after its end.
+// The state kind is the kind of the shard, as in entries. A reader refuses a truncated stream, and
+// a stream with bytes after its end.
 const (
 	streamMagic      = "countd snapshot"
 	streamVersion    = 1
-	streamUnreleased = "countd" // begins the heads of development versions, with a byte from 1 to 3 after it
+	streamUnreleased = "countd" // the head of a development version begins with this text and a byte from 1 to 3
 	streamHeadSize   = len(streamMagic) + 3 + 8 + 8
 
 	coldNone    = 0
@@ -71,14 +71,15 @@ const (
 
 	StreamEnd = 255
 
-	// PayloadMax bounds the memory that a reader allocates for a length that it has read. The
-	// largest section of rows has 21.6 MB, 660 B a row. The largest catalog has about 3 MB.
+	// PayloadMax bounds the payload of a section, and so the memory that a reader allocates for it.
+	// The largest section of rows has 21.6 MB, with 660 B a row. The largest catalog has about 3
+	// MB.
 	PayloadMax = 32 << 20
 
 	streamBufferSize = 1 << 20
 )
 
-// ErrSnapshot is wrapped by every refusal of a snapshot.
+// Every error that refuses a snapshot wraps ErrSnapshot.
 var ErrSnapshot = errors.New("not a whole snapshot of this version")
 
 // StreamWriter writes the frames of a snapshot: Head, sections, End.
@@ -93,7 +94,7 @@ func NewStreamWriter(w io.Writer) *StreamWriter {
 	return &StreamWriter{w: bufio.NewWriterSize(w, streamBufferSize)}
 }
 
-// Section writes one section, whose payload fill appends to its argument.
+// Section writes one section. fill appends the payload to its argument.
 func (s *StreamWriter) Section(kind byte, fill func([]byte) []byte) error {
 	s.buf = FinishSection(fill(append(s.buf[:0], kind, 0, 0, 0, 0)))
 	s.sections++
@@ -103,7 +104,8 @@ func (s *StreamWriter) Section(kind byte, fill func([]byte) []byte) error {
 	return nil
 }
 
-// FinishSection completes a section, which begins with its kind and four bytes for its length.
+// FinishSection completes a section: it sets the length and appends the checksum. The section must
+// begin with its kind and four bytes for the length.
 func FinishSection(section []byte) []byte {
 	binary.LittleEndian.PutUint32(section[1:], uint32(len(section)-SectionHeadSize))
 	return binary.LittleEndian.AppendUint32(section, crc32.Checksum(section, castagnoli))

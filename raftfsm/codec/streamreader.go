@@ -14,7 +14,7 @@ import (
 type StreamReader struct {
 	r        *bufio.Reader
 	buf      []byte
-	cold     byte   // the head's byte for cold rows, once the head was read
+	cold     byte   // the head's byte for cold rows; valid after the head
 	last     byte   // kind of the previous section without blocks; 0 before the head
 	sections uint32 // number of sections without blocks
 }
@@ -24,8 +24,8 @@ func NewStreamReader(r io.Reader) *StreamReader {
 	return &StreamReader{r: bufio.NewReaderSize(r, streamBufferSize)}
 }
 
-// places has the place of each kind of section in a stream. Sections come in ascending order of
-// their places. Only the places in severalAt may have several sections. It is read only.
+// places maps each kind of section to its place in a stream. Sections are in ascending order of
+// their places. Only at the places in severalAt may there be several sections. It is read only.
 var places = [256]uint8{
 	StreamHead: 1, StreamCatalog: 2, StreamMembers: 2, StreamCarriedMembers: 2,
 	StreamRows: 3, StreamCold: 3, StreamCarried: 3, StreamFeeds: 3, StreamBoard: 4,
@@ -97,8 +97,9 @@ func (s *StreamReader) Head(state Kind, route Route) (index uint64, err error) {
 	return h.index, nil
 }
 
-// CarriedHead reads the head of a snapshot. It returns the head of the same snapshot with carried cold
-// rows, and the bytes that these rows add. The head is valid until the next call.
+// CarriedHead reads the head of a snapshot. It returns the head that the same snapshot has if it
+// carries its cold rows, and the number of bytes that these rows add. The head is valid until the
+// next call.
 func (s *StreamReader) CarriedHead(state Kind) (payload []byte, blocks int64, err error) {
 	h, payload, err := s.head(state)
 	if err != nil {
@@ -160,8 +161,8 @@ func parseHead(kind byte, p []byte, state Kind) (h streamHead, err error) {
 // Totals are the totals in the end of a stream.
 type Totals struct{ Rows, Digest uint64 }
 
-// End verifies the payload of the end section, and that the stream ends there. found returns the
-// totals of the contents that were read, given the totals in the end section.
+// End verifies the payload of the end section, and that the stream ends there. found receives the
+// totals in the end section, and returns the totals of the contents that were read.
 func (s *StreamReader) End(p []byte, found func(told Totals) (Totals, error)) error {
 	if len(p) != 20 {
 		return fmt.Errorf("%w: end of %d bytes", ErrSnapshot, len(p))
@@ -178,7 +179,7 @@ func (s *StreamReader) End(p []byte, found func(told Totals) (Totals, error)) er
 	return s.AtEnd()
 }
 
-// AtEnd returns an error if the stream has more bytes, and wraps the error of a read that failed.
+// AtEnd returns an error if the stream has more bytes, or if a read fails.
 func (s *StreamReader) AtEnd() error {
 	switch _, err := s.r.ReadByte(); err {
 	case io.EOF:

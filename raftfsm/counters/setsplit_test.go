@@ -19,8 +19,8 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// setSplitterInMemory is a setSplitter for tests. It copies all pairs through memory to groups that
-// the parts already have. A crash during Split would lose data.
+// setSplitterInMemory stands in for the setSplitter of engine/members. It copies all pairs through memory to
+// groups that the parts have already. It does not survive a crash in between.
 type setSplitterInMemory struct {
 	from   *members.Group
 	others []*members.Group
@@ -81,10 +81,9 @@ func (d *setSplitterInMemory) Split(s *raftfsm.Split, at members.State) ([]membe
 	return states, nil
 }
 
-// One shard splits and then applies ops; another applies the same ops and does not split. For the
-// rows of each part, both have the same results, members and numbers of pairs. When the shard
-// splits, the digests of the parts add up to its digest. After more ops they need not, because a
-// stamp counts the joins of its millisecond, and the undivided shard has more of them.
+// The sets of a shard that splits and then applies ops are those of a shard that applies the ops and then
+// leaves out the rows of other parts: the same answers, members and numbers of pairs. The digests add up when the shard
+// splits. Afterwards they need not: a stamp counts the joins of its millisecond, and the undivided shard has more.
 func TestSetsSplitThenApply(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -156,7 +155,7 @@ func TestSetsSplitThenApply(t *testing.T) {
 		if digest != before.Digest {
 			t.Fatalf("digests add up to %x, want %x", digest, before.Digest)
 		}
-		apply() // stands for the entries that split the shard and adopt the parts
+		apply() // the entries that split the shard and that adopt the parts
 
 		for range rapid.IntRange(0, 12).Draw(t, "entries after") {
 			apply(drawSetOps(t)...)

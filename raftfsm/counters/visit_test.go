@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/raftfsm/rows"
 )
 
-// rebuilt returns a table loaded from the pages of a snapshot.
+// rebuilt returns the table that the pages of a snapshot make.
 func rebuilt(stream []byte) (*engine.Table, raftfsm.SnapshotFacts, error) {
 	table := engine.New()
 	facts, err := self.VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, codectest.Whole, raftfsm.SnapshotVisitor{Rows: func(_ raftfsm.Table, p *engine.Page) error { return table.Load(p) }})
@@ -57,9 +57,9 @@ func TestVisitEndsWithTheVisitorsError(t *testing.T) {
 	}
 }
 
-// FuzzVisitSnapshot passes streams to VisitSnapshot and Restore that have a valid head, two
-// sections of any bytes, and a valid request memory. VisitSnapshot must accept every stream that
-// Restore accepts, and return the same facts.
+// FuzzVisitSnapshot compares VisitSnapshot with Restore for two sections of any bytes, between a valid head
+// and a valid request memory. VisitSnapshot accepts every stream that Restore accepts, and returns the same
+// facts.
 func FuzzVisitSnapshot(f *testing.F) {
 	c := goldenCounters(f)
 	hot := []byte(nil)

@@ -116,7 +116,7 @@ func TestKindsRefuseDamage(t *testing.T) {
 	}
 }
 
-// visits are the calls of a visitor.
+// visits is a visitor that records its calls.
 type visits []string
 
 func (v *visits) add(call ...any) error { *v = append(*v, fmt.Sprint(call...)); return nil }
@@ -126,8 +126,8 @@ func (v *visits) Op(table raftfsm.Table, key uint64, op *engine.Op) error {
 func (v *visits) Body(key uint64, op any) error { return v.add(fmt.Sprintf("%T on key %d", op, key)) }
 func (v *visits) Member(p members.Pair) error   { return v.add(p) }
 
-// All.CheckSection accepts every section that a raftfsm.RequestWriter makes. A section that it refuses would stop a
-// replica.
+// All.CheckSection accepts every section that a raftfsm.RequestWriter makes. This matters because
+// an entry with an invalid section would stop every replica.
 func TestCheckSectionOfKinds(t *testing.T) {
 	for _, kind := range shardKinds {
 		id := dedup.ByProducer([]byte("p"), 1)
@@ -175,7 +175,7 @@ func TestWriterPanicsOnWhatHasNoForm(t *testing.T) {
 	}
 }
 
-// Nothing but the end follows the request memory: contents behind it are refused, also by a visitor.
+// Restore and VisitSnapshot refuse contents that follow the request memory.
 func TestContentsBehindTheRequestMemory(t *testing.T) {
 	for _, kind := range shardKinds {
 		m := goldenMachine(t, kind)
@@ -190,8 +190,8 @@ func TestContentsBehindTheRequestMemory(t *testing.T) {
 	}
 }
 
-// FuzzEntryOfKinds applies sections of any bytes in a valid frame. They are refused, or applied so
-// that a snapshot restores the same state.
+// FuzzEntryOfKinds applies entries with a valid frame and arbitrary sections. If a shard accepts
+// the entry, a snapshot restores the same state.
 func FuzzEntryOfKinds(f *testing.F) {
 	for i, kind := range shardKinds {
 		f.Add(uint8(i), goldenSections(kind))
@@ -212,8 +212,9 @@ func FuzzEntryOfKinds(f *testing.F) {
 	})
 }
 
-// FuzzSnapshotOfKinds feeds a section of any bytes behind a valid head. A stream that Restore
-// accepts can be visited, and is the same when it is written again.
+// FuzzSnapshotOfKinds restores streams with a valid head and an arbitrary section. If Restore
+// accepts a stream, VisitSnapshot accepts it too, and a new snapshot of the restored state has the
+// same digest.
 func FuzzSnapshotOfKinds(f *testing.F) {
 	for i, kind := range shardKinds {
 		m := goldenMachine(f, kind)

@@ -20,7 +20,7 @@ import (
 
 var allKinds = append([]codec.Kind{codec.KindCounters}, shardKinds...)
 
-// routed returns a section of a shard with one op of a kind, or without ops for a source.
+// routed returns a section for a route with one op of a kind. A section of a source has no ops.
 func routed(kind codec.Kind, route codec.Route, id dedup.RequestID) []byte {
 	var w raftfsm.RequestWriter
 	w.Reset(nil, route, &id)
@@ -34,8 +34,7 @@ func routed(kind codec.Kind, route codec.Route, id dedup.RequestID) []byte {
 	return w.Section()
 }
 
-// A replica refuses a section of another route whole, changes nothing, and does not remember
-// the request:
+// A replica refuses the whole section if its route differs, and does not remember the request:
 //
 //  1. the digest, the rows and the request memory are as before;
 //  2. if the request is sent again with the right route, it is applied and is not a duplicate;
@@ -71,7 +70,7 @@ func TestSectionsOfAnotherRouteChangeNothing(t *testing.T) {
 						t.Errorf("%+v, %d keys, %d producers, sources %v; before, %+v", after, keys, producers, m.Sources(), before)
 					}
 					after := codectest.SectionsOf(t, codectest.Persisted(t, m))
-					for i, section := range codectest.SectionsOf(t, snapshot)[1:] { // the head has the index
+					for i, section := range codectest.SectionsOf(t, snapshot)[1:] { // skip the head, which contains the index
 						if !bytes.Equal(after[i+1], section) {
 							t.Errorf("section %d of the snapshot is % x, it was % x", i+1, after[i+1], section)
 						}
@@ -120,7 +119,7 @@ func TestSnapshotsOfAnotherRouteAreRefused(t *testing.T) {
 }
 
 // Each number of an op has one meaning for shards of all kinds. A shard refuses an op that its kind
-// does not have.
+// does not accept.
 func TestOpNumbersHaveOneMeaning(t *testing.T) {
 	known := map[codec.Kind]int{}
 	for op := range 256 {

@@ -32,27 +32,28 @@ const (
 	splitIdle  = 3 * 24 * time.Hour
 )
 
-// splitOp writes one op for a machine, in which the key has a stamp of its own.
+// splitOp writes one op. The op may depend on the machine, because each machine has its own stamps
+// of feeds.
 type splitOp struct {
 	key   uint64
 	write func(w *raftfsm.RequestWriter, m raftfsm.Machine)
 }
 
-// splitWorld has an undivided shard, a replica of it with a disk, and, from the split on, the parts of two
-// replicas.
+// splitWorld contains an undivided shard and a replica of it with a disk. After the split, it
+// contains the parts of two replicas.
 type splitWorld struct {
 	kind      codec.Kind
 	now       time.Time
 	undivided raftfsm.Machine
-	onDisk    raftfsm.Machine // has packed rows, rows and bodies on disk
+	onDisk    raftfsm.Machine // the replica, with packed rows, and rows and bodies on disk
 	store     *cold.Store
 	split     *raftfsm.Split
-	parts     []raftfsm.Machine // of onDisk
-	again     []raftfsm.Machine // of a machine that a snapshot restored
+	parts     []raftfsm.Machine // parts of onDisk
+	again     []raftfsm.Machine // parts of a machine that a snapshot restored
 	learned   map[stampOf]uint64
 }
 
-// stampOf names a feed of a machine.
+// stampOf identifies a feed of a machine.
 type stampOf struct {
 	machine raftfsm.Machine
 	user    uint64
@@ -95,7 +96,7 @@ func (w *splitWorld) entry(t rapid.TB, m raftfsm.Machine, ops ...splitOp) *raftf
 	return r
 }
 
-// answer returns all that a result says of an op.
+// answer returns all parts of a result that belong to an op, as text.
 func answer(r *raftfsm.Result, op int) string {
 	s := fmt.Sprint(r.Rows[op*splitWidth:(op+1)*splitWidth], slices.Contains(r.Changed, op))
 	for _, o := range r.Overflows {
@@ -111,7 +112,7 @@ func answer(r *raftfsm.Result, op int) string {
 	return s
 }
 
-// begin applies the entries with which a log begins, before the first op.
+// begin applies two entries without ops, with which each log begins.
 func (w *splitWorld) begin(t rapid.TB, machines ...raftfsm.Machine) {
 	for _, m := range machines {
 		w.entry(t, m)
@@ -231,13 +232,13 @@ func (w *splitWorld) divide(t rapid.TB, parts int, partOf func(key uint64) int) 
 	w.check(t)
 }
 
-// stored is what a snapshot has under a key.
+// stored identifies one part of the contents of a snapshot: a row in a table, an outbox or a feed.
 type stored struct {
 	key  uint64
 	what string
 }
 
-// visited returns the contents of a machine, as a reader of its snapshot sees them.
+// visited returns the contents of a machine, as VisitSnapshot reports them.
 func visited(t rapid.TB, kind codec.Kind, m raftfsm.Machine) map[stored]string {
 	all := map[stored]string{}
 	_, err := All.VisitSnapshot(bytes.NewReader(codectest.Persisted(t, m)), kind, m.Route(), raftfsm.SnapshotVisitor{
@@ -264,8 +265,8 @@ func visited(t rapid.TB, kind codec.Kind, m raftfsm.Machine) map[stored]string {
 	return all
 }
 
-// check compares each part with the undivided shard without the keys of the other parts, and with the same part of
-// the other replica.
+// check compares each part with the undivided shard, without the keys of the other parts. It also
+// compares each part with the same part of the other replica.
 func (w *splitWorld) check(t rapid.TB) {
 	whole := visited(t, w.kind, w.undivided)
 	digest := uint64(0)
@@ -292,8 +293,8 @@ func (w *splitWorld) check(t rapid.TB) {
 	}
 }
 
-// learn makes proposers learn the stamps of feeds. Stamps that they learned before a split are
-// useless.
+// learn reads the stamps of feeds, as proposers do. A stamp that was read before a split is useless
+// after it.
 func (w *splitWorld) learn(t *rapid.T) {
 	for _, user := range splitKeys {
 		for _, m := range w.machines() {
@@ -351,8 +352,8 @@ func (w *splitWorld) draw(t *rapid.T) splitOp {
 	return splitOp{key, func(w *raftfsm.RequestWriter, _ raftfsm.Machine) { unread.CursorOps{op}.AppendTo(w, key, 0) }}
 }
 
-// drawFeedOp draws an op on a feed. Its proposer has learned the stamp from the machine that it writes to, perhaps
-// before other ops, or proposes the oldest.
+// drawFeedOp draws an op on a feed. If it has a Since, this is the stamp that learn last read from
+// the same machine, or 1 if learn has read none.
 func (w *splitWorld) drawFeedOp(t *rapid.T, user uint64) splitOp {
 	op := feed.Op{User: user, Kind: rapid.SampledFrom([]feed.OpKind{feed.Reset, feed.Follow, feed.Unfollow, feed.Read, feed.PutGroup, feed.DropGroup}).Draw(t, "kind")}
 	if op.Kind.OfGroup() {
@@ -379,7 +380,7 @@ func (w *splitWorld) drawFeedOp(t *rapid.T, user uint64) splitOp {
 	}}
 }
 
-// sweep drops idle cursors of a machine until the round ends, or only in some steps.
+// sweep drops idle cursors of a machine, in at most the given number of steps.
 func (w *splitWorld) sweep(t rapid.TB, m raftfsm.Machine, steps int) {
 	u, is := m.(*unread.Machine)
 	for step := 0; is && step < steps && u.Sweep().Due(w.now, splitIdle); step++ {
@@ -387,14 +388,13 @@ func (w *splitWorld) sweep(t rapid.TB, m raftfsm.Machine, steps int) {
 	}
 }
 
-// A shard that splits and then applies ops equals a shard that applies the ops and then leaves out the keys of
-// other parts:
+// A shard that splits and then applies ops equals a shard that applies the ops and then splits:
 //
 //  1. Each op has the same answer.
 //  2. The rows, cursors, outboxes and feeds of a part are those of its keys. The digests add up.
-//  3. Two replicas have parts of equal bytes, whether their rows are packed or on disk, and whether a
-//     snapshot restored them.
-//  4. A snapshot that is written after the split, but was taken before it, is whole.
+//  3. The snapshots of the parts of two replicas have equal bytes, whether rows were packed or on
+//     disk, and whether a snapshot restored a replica.
+//  4. A snapshot that was taken before the split can be written after it.
 func TestSplitThenApply(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []codec.Kind{codec.KindCounters, codec.KindUnread, codec.KindFeed} {
@@ -458,7 +458,8 @@ func TestSplitThenApply(t *testing.T) {
 	}
 }
 
-// Replicas with several segments split alike, whatever rows are packed, on disk, or written since.
+// Replicas with several segments have equal parts after a split, whichever of their rows are
+// packed, on disk or in memory.
 func TestSplitOfManyRows(t *testing.T) {
 	t.Parallel()
 	w := newSplitWorld(t, codec.KindCounters)
@@ -484,7 +485,7 @@ func TestSplitOfManyRows(t *testing.T) {
 	w.check(t)
 }
 
-// A shard that cannot read a body on disk stays whole. A board never splits.
+// If a split cannot read a body on disk, the shard stays unchanged. A board never splits.
 func TestSplitThatFails(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []codec.Kind{codec.KindCounters, codec.KindFeed, codec.KindBoard} {

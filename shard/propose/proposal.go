@@ -15,11 +15,11 @@ import (
 // Proposal is the part of a request that concerns one group. The answer is set when Wait has
 // returned nil or any error except ErrOutcomeUnknown.
 type Proposal struct {
-	owner   *Proposer // nil for a proposal of Pending or Settled
-	section []byte    // the proposer owns it until done closes; immutable once queued
+	owner   *Proposer // nil if another node has the proposal, or if it was settled from the beginning
+	section []byte    // owned by the proposer until done; immutable once queued
 	Ops     int       // number of ops in the section
 	Width   int       // columns of each result row; 0 for none
-	clocked bool      // the request's identity or the ops need the log's time
+	clocked bool      // the request's identity or its ops need the log's time
 	since   time.Time // time of queueing
 
 	queued bool          // the proposal waits in a line; guarded by Proposer.mu
@@ -31,8 +31,8 @@ type Proposal struct {
 	First  int             // index of its first op in the entry
 }
 
-// load returns how many ops the proposal counts towards QueueOpsMax. A proposal without ops counts
-// as one op, because it uses memory too.
+// load returns the proposal's part of QueueOpsMax. A proposal without ops counts as one op, because
+// it uses memory too.
 func (q *Proposal) load() int { return max(q.Ops, 1) }
 
 // large reports whether the proposal waits in the line of large proposals.
@@ -52,7 +52,7 @@ func (q *Proposal) Wait(deadline *time.Timer) error {
 	case <-q.done:
 		return q.answer()
 	case <-deadline.C:
-		deadline.Reset(0) // the timer fires at once for the request's other groups
+		deadline.Reset(0) // fires again at once for the request's other groups
 	}
 	if q.owner == nil {
 		<-q.done

@@ -44,12 +44,12 @@ const (
 	codeNoLeader Code = 4
 
 	ErrorTextMax = 1 << 10 // bytes of an error's text; the rest is cut off
-	LeaderKeyMax = 128     // bytes; a node key is a name of at most 64 bytes, and the node's instance
+	LeaderKeyMax = 128     // bytes; a node key is a name of at most 64 bytes and an instance
 	// ErrorBytesMax bounds an encoded error.
 	ErrorBytesMax = 1 + binary.MaxVarintLen16 + LeaderKeyMax + binary.MaxVarintLen16 + ErrorTextMax
 )
 
-// callCodes maps each error that calls transmit to its code. An error that matches several entries
+// callCodes has the code of each error that calls transmit. An error that matches several entries
 // gets the code of the first. So errors of unknown outcome precede errors which promise that
 // nothing was applied.
 var callCodes = []struct {
@@ -171,8 +171,8 @@ func readError(r *wire.Reader) *Error {
 	return told
 }
 
-// Fate converts the error of a call to the error of its request. The result either promises that
-// nothing was applied, or is errs.ErrOutcomeUnknown.
+// Fate converts the error of a call to the error of its request. That either promises that nothing
+// was applied, or is errs.ErrOutcomeUnknown.
 func Fate(err error) error {
 	if errors.Is(err, ErrNotSent) {
 		return fmt.Errorf("%w: %w", errs.ErrNoLeader, err)

@@ -63,7 +63,7 @@ func TestCallErrorKeepsTheLeader(t *testing.T) {
 	}
 }
 
-// If an error wraps two errors, the encoding has the code of the one that promises less.
+// An error with two meanings is reported as the meaning that promises less.
 func TestCallErrorPromisesNoMoreThanItMay(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -82,8 +82,7 @@ func TestCallErrorPromisesNoMoreThanItMay(t *testing.T) {
 			}
 		})
 	}
-	// ErrNotSent is not transmitted: the called node saw the request, even if that node could not
-	// send another call.
+	// That one node did not send a call is no statement about the node that reports it.
 	told, _, err := ParseError(AppendError(nil, ErrNotSent))
 	mustDo(t, err)
 	if errors.Is(told, ErrNotSent) {
@@ -148,7 +147,7 @@ func FuzzParseCallAnswer(f *testing.F) {
 	})
 }
 
-// wrapping is an error type of another package, like shard.PartialError.
+// wrapping is an error of another package, as shard.PartialError is.
 type wrapping struct{ err error }
 
 func (w wrapping) Error() string { return "some ops were applied" }

@@ -204,7 +204,7 @@ func (s *Votes) writeLocked(key, value []byte) error {
 		if !errors.Is(err, raftstore.ErrNoSegment) {
 			break
 		}
-		if err := s.stop.Wait(err); err != nil { // do not return the error now: raft would continue with a vote that is not stored
+		if err := s.stop.Wait(err); err != nil { // raft would continue with a vote that is not stored
 			return err
 		}
 	}

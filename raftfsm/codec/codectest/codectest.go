@@ -1,6 +1,6 @@
-// Package codectest holds helpers for tests of state machines: golden files, snapshots with
-// every kind of damage, sinks that break, and a check of a table. It builds frames and never
-// interprets their contents.
+// Package codectest holds helpers for tests of state machines: golden files, damaged snapshots,
+// sinks that fail, and a check of a table. The package builds frames and never interprets their
+// contents.
 //
 // Invariant: only tests import it.
 package codectest
@@ -27,7 +27,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Whole is the route of the only shard of a keyspace. It is read only.
+// Whole is the route of the shard of a keyspace with one shard. It is read only.
 var Whole = codec.Route{Modulus: 1}
 
 var rewrite = flag.Bool("rewrite", false, "write testdata/*.bin anew, after a change of the formats that was meant")
@@ -50,17 +50,17 @@ func Golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// Command returns a log entry with an index.
+// Command returns a log entry with the given index and data.
 func Command(index uint64, entry []byte) *raft.Log {
 	return &raft.Log{Index: index, Type: raft.LogCommand, Data: entry}
 }
 
-// Next returns a log entry with the index that follows the last applied one.
+// Next returns a log entry with the index after the last applied entry.
 func Next(fsm interface{ Applied() uint64 }, entry []byte) *raft.Log {
 	return Command(fsm.Applied()+1, entry)
 }
 
-// Sink collects a snapshot in memory, in place of a disk.
+// Sink is a raft.SnapshotSink in memory.
 type Sink struct {
 	bytes.Buffer
 	closed bool
@@ -150,7 +150,7 @@ type Part struct {
 	Payload []byte
 }
 
-// StreamOf makes a stream with right checksums.
+// StreamOf returns a stream with valid checksums.
 func StreamOf(state codec.Kind, index uint64, parts []Part, rows, digest uint64) []byte {
 	var b bytes.Buffer
 	w := codec.NewStreamWriter(&b)
@@ -162,7 +162,7 @@ func StreamOf(state codec.Kind, index uint64, parts []Part, rows, digest uint64)
 	return b.Bytes()
 }
 
-// WithCold returns a copy of a stream whose head has another byte for cold rows: 1 for named, 2 for carried.
+// WithCold returns a copy of a stream in which the head has the given byte for cold rows.
 func WithCold(t testing.TB, stream []byte, cold byte) []byte {
 	t.Helper()
 	sections := SectionsOf(t, stream)
@@ -189,8 +189,8 @@ func SectionsOf(t testing.TB, stream []byte) [][]byte {
 	return all
 }
 
-// MustRefuseDamage restores a snapshot with every kind of damage: each cut, a flip in each byte,
-// and sections left out, doubled and swapped. No damage may change the state.
+// MustRefuseDamage restores damaged copies of a snapshot: cut at each byte, with a flipped bit in
+// each byte, and with sections left out, doubled and swapped. No copy may change the state.
 func MustRefuseDamage(t *testing.T, fsm raft.FSM, snapshot []byte, state func() any) {
 	t.Helper()
 	before := state()
@@ -225,13 +225,13 @@ func MustRefuseDamage(t *testing.T, fsm raft.FSM, snapshot []byte, state func() 
 	}
 }
 
-// Framed is a section with its frame.
+// Framed returns a section with the given kind and payload.
 func Framed(kind byte, payload []byte) []byte {
 	return codec.FinishSection(append([]byte{kind, 0, 0, 0, 0}, payload...))
 }
 
-// MustReportABrokenSink persists a state machine to disks that break early, late and at
-// the last byte.
+// MustReportABrokenSink checks that Persist returns the error of a sink that fails early, late or
+// at the last byte.
 func MustReportABrokenSink(t *testing.T, fsm raft.FSM) {
 	t.Helper()
 	whole := len(Persisted(t, fsm))
@@ -252,7 +252,7 @@ var errBroken = errors.New("the disk is broken")
 
 type brokenSink struct {
 	Sink
-	left int // bytes until it breaks
+	left int // bytes until the sink fails
 }
 
 func (s *brokenSink) Write(p []byte) (int, error) {
