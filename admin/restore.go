@@ -119,7 +119,11 @@ func RestoreShard(ctx context.Context, n RestoreNode, group uint32, stream io.Re
 	if r.places, err = placesOf(ks, o.Columns); err != nil {
 		return raftfsm.SnapshotFacts{}, err
 	}
-	snapshot, err := kinds.All.OpenSnapshot(stream, r.kind, r.route.Of(r.shard))
+	of := r.route.Of(r.shard)
+	snapshot, err := kinds.All.OpenSnapshot(stream, r.kind, of)
+	if err == nil {
+		err = of.Check(snapshot.Route()) // the same keys may be other ids in a shard of a later route
+	}
 	if err != nil {
 		return raftfsm.SnapshotFacts{}, fmt.Errorf("%w: %w", ErrBadSnapshot, err)
 	}

@@ -152,16 +152,16 @@ func (k Kinds) CheckSection(number codec.Kind, route codec.Route, section []byte
 	return ops, clocked || id.Exists(), err
 }
 
-// OpenSnapshot reads the head of a snapshot of a shard of this kind and route, and refuses
-// any other snapshot.
+// OpenSnapshot reads the head of a snapshot of a shard of this kind. It refuses a snapshot with a route that
+// a shard of the given route never has.
 func (k Kinds) OpenSnapshot(r io.Reader, number codec.Kind, route codec.Route) (*SnapshotReader, error) {
 	kind, known := k.of(number)
 	if !known {
 		return nil, fmt.Errorf("%w: a shard of %s", codec.ErrSnapshot, number)
 	}
 	s := codec.NewStreamReader(r)
-	index, err := s.Head(number, route)
-	return &SnapshotReader{s, kind, index}, err
+	head, err := s.Head(number, route)
+	return &SnapshotReader{stream: s, kind: kind, head: head}, err
 }
 
 // VisitSnapshot calls OpenSnapshot and then Visit.

@@ -68,16 +68,23 @@ type Machine interface {
 	Stuck() error
 	// Marks returns this replica's newest marks, by index. Restore discards them.
 	Marks() []Mark
-	// SetRoute sets the route of the shard, before its first entry or snapshot. Before SetRoute is
-	// called, the shard counts as the only one of its keyspace. Restore refuses a snapshot of
-	// another route.
+	// SetRoute sets the route that the shard has before its first entry. Without a call, the shard is the
+	// only one of its keyspace. Restore refuses a snapshot of a route that such a shard never has.
 	SetRoute(route codec.Route)
+	// Route returns the route of the contents. It changes with them, by Split and Restore.
 	Route() codec.Route
+	// Routed reports whether the contents have the route. If it returns true before and after a read of
+	// them, all that was read has this route. It is false while contents of another route replace them.
+	Routed(route codec.Route) bool
 	// Split keeps the first part of the shard and moves the others to new machines of the same
 	// kind, one for each. raft's goroutine calls it while it applies the entry at s.Index. After an
 	// error this machine is unchanged, and the other machines must be discarded. A kind whose
-	// keyspaces always have one shard returns ErrUndivided.
+	// keyspaces always have one shard returns ErrUndivided. Split returns ErrVoid unless the shard has the
+	// route s.From and the attempt was not abandoned.
 	Split(s *Split, others []Machine) error
+	// Abandon makes the attempt to split the shard of that route void, with all attempts before. It returns
+	// ErrVoid if the shard has another route by now. raft's goroutine calls it.
+	Abandon(from codec.Route, attempt uint64) error
 	base() *Base
 }
 
@@ -105,13 +112,18 @@ var ErrStuck = errors.New("the replica applies no more entries")
 // the others.
 type Base struct {
 	kind  codec.Kind
-	route codec.Route     // route of the shard; set before the first entry
+	first codec.Route     // route before the first entry; snapshots have this route or one that it grows to
 	fresh func() Contents // creates empty contents
 	show  func(Contents)  // publishes contents to readers
 
 	// applied is the index of the last entry whose effects are all in contents. It never
 	// falls. Only raft's goroutine writes it.
 	applied atomic.Uint64
+
+	// route is the packed route of what show has published, without the bit showing. Only raft's goroutine
+	// writes it. Its modulus never falls. So if a reader loads the same route without the bit before and
+	// after it loads contents, it has loaded no contents of another route.
+	route atomic.Uint64
 
 	stuck atomic.Pointer[codec.EntryError] // nil while entries are applied; only raft's goroutine writes it
 
@@ -135,14 +147,16 @@ type Base struct {
 	}
 
 	// Owned by raft's goroutine.
-	requests requests
-	memory   *dedup.Memory
+	requests  requests
+	memory    *dedup.Memory
+	abandoned uint64 // the highest attempt to split the shard that is void
 }
 
 // Init initialises a machine of a kind, before its first entry. fresh returns empty contents. show
 // makes contents visible to readers. Restore calls it with the restored contents.
 func (m *Base) Init(kind codec.Kind, fresh func() Contents, show func(Contents)) {
-	m.kind, m.route, m.fresh, m.show = kind, codec.Route{Modulus: 1}, fresh, show
+	m.kind, m.fresh, m.show = kind, fresh, show
+	m.SetRoute(codec.Route{Modulus: 1})
 	m.memory, m.contents = dedup.New(), fresh()
 	show(m.contents)
 }
@@ -171,10 +185,19 @@ func (m *Base) Cleanup(time.Time, time.Duration) (_ Cleanup) { return }
 func (m *Base) Close()                                       {}
 
 // SetRoute implements Machine.
-func (m *Base) SetRoute(route codec.Route) { m.route = route }
+func (m *Base) SetRoute(route codec.Route) {
+	m.first = route
+	m.route.Store(packed(route))
+}
 
 // Route implements Machine.
-func (m *Base) Route() codec.Route { return m.route }
+func (m *Base) Route() codec.Route {
+	r := m.route.Load()
+	return codec.Route{Modulus: uint32(r &^ showing >> 32), Residue: uint32(r)}
+}
+
+// Routed implements Machine.
+func (m *Base) Routed(route codec.Route) bool { return m.route.Load() == packed(route) }
 
 // Stuck implements Machine.
 func (m *Base) Stuck() error {
@@ -296,13 +319,13 @@ func (m *Base) apply(entry *raft.Log) any {
 		err = fmt.Errorf("%w: kind %d in a group of %s", codec.ErrEntry, kind, m.kind)
 	}
 	if err == nil {
-		err = m.requests.decode(sections, m.route, m.memory, m.contents)
+		err = m.requests.decode(sections, m.Route(), m.memory, m.contents)
 	}
 	if err != nil {
 		panic(&codec.EntryError{Index: entry.Index, Err: err})
 	}
 	m.publishSizes()
-	r := &Result{Index: entry.Index, Width: width}
+	r := &Result{Index: entry.Index, Width: width, Modulus: m.Route().Modulus}
 	if width > 0 {
 		r.Rows = make([]int64, m.requests.ops()*width)
 	}

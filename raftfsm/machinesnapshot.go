@@ -18,7 +18,8 @@ func (m *Base) Snapshot() (raft.FSMSnapshot, error) {
 	if err := m.Stuck(); err != nil {
 		return nil, err
 	}
-	return &machineSnapshot{kind: m.kind, route: m.route, index: m.applied.Load(), memory: m.memory.Capture(), contents: m.contents.Capture()}, nil
+	head := codec.Head{Index: m.applied.Load(), Route: m.Route(), Abandoned: m.abandoned}
+	return &machineSnapshot{kind: m.kind, head: head, memory: m.memory.Capture(), contents: m.contents.Capture()}, nil
 }
 
 // ErrColdLost is returned if cold rows, bodies or sets that a replica's own snapshot names are not
@@ -27,8 +28,7 @@ var ErrColdLost = errors.New("cold rows that the snapshot names are lost")
 
 type machineSnapshot struct {
 	kind     codec.Kind
-	route    codec.Route
-	index    uint64
+	head     codec.Head
 	memory   *dedup.View
 	contents Captured
 }
@@ -37,7 +37,7 @@ type machineSnapshot struct {
 // these generations for as long as a snapshot with the sink's name exists. On an error the caller
 // cancels the sink, as raft does.
 func (s *machineSnapshot) Persist(sink raft.SnapshotSink) error {
-	if err := writeShard(sink, s.kind, s.route, s.index, s.contents, s.memory); err != nil {
+	if err := writeShard(sink, s.kind, s.head, s.contents, s.memory); err != nil {
 		return err
 	}
 	if err := s.contents.Keep(sink.ID()); err != nil {
@@ -54,29 +54,32 @@ func (s *machineSnapshot) Release() { s.contents.Release() }
 func (m *Base) Restore(snapshot io.ReadCloser) error {
 	defer snapshot.Close()
 	held := m.fresh()
-	index, once, err := readShard(snapshot, m.kind, m.route, held)
+	head, once, err := readShard(snapshot, m.kind, m.first, held)
 	if err != nil {
 		held.Dispose()
 		err = fmt.Errorf("cannot restore %s: %w", m.kind, err)
 		if errors.Is(err, ErrColdLost) {
-			m.stopAt(index, err)
+			m.stopAt(head.Index, err)
 			return nil
 		}
 		return err
 	}
+	before := m.route.Load()
+	m.withdraw(head.Route)
 	if err := held.Adopt(); err != nil {
+		m.route.Store(before)
 		held.Dispose()
 		return fmt.Errorf("cannot restore %s: %w", m.kind, err)
 	}
 	m.whole.Lock()
 	defer m.whole.Unlock()
-	m.contents = held
-	m.show(held)
+	m.publish(held, head.Route)
+	m.abandoned = head.Abandoned
 	m.marks = nil
 	m.memory = once
 	m.positions = once.PositionsDigest()
 	m.publishSizes()
 	m.stuck.Store(nil)
-	m.advance(index)
+	m.advance(head.Index)
 	return nil
 }

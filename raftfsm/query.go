@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/internal/wire"
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 // ReadKeysMax bounds the keys of one read. A request has the same bound.
@@ -38,7 +39,8 @@ type Query interface {
 	One(m Machine, key uint64) bool
 	// Answer fills a Part from a replica. It replaces the words of an earlier replica. Unless disk is set,
 	// it returns ErrNotInMemory instead of waiting for the disk. With disk, it waits until the deadline. If
-	// the replica is of another kind, it returns ErrOtherKind.
+	// the replica is of another kind, it returns ErrOtherKind. The function Answer calls it, and compares
+	// routes. A query whose Join reads a replica compares them again.
 	Answer(m Machine, p *Part, disk bool, deadline time.Time) error
 	// Join completes the answer from the Parts, and releases all references to replicas. If some
 	// Parts must be read again, it returns true. In that case it has changed the Keys of these
@@ -50,6 +52,24 @@ type Query interface {
 	// AppendAnswer appends a filled Part without its keys. ParseAnswer fills a Part from these bytes.
 	AppendAnswer(dst []byte, p *Part) ([]byte, error)
 	ParseAnswer(r *wire.Reader, p *Part)
+}
+
+// Answer has a replica answer a Part. It returns an ErrRoute if the replica does not have the Part's route
+// before and after it has answered.
+func Answer(q Query, m Machine, p *Part, disk bool, deadline time.Time) error {
+	if b := m.base(); b.Routed(p.Route) {
+		if err := q.Answer(m, p, disk, deadline); b.Routed(p.Route) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: a read of %s, and the replica is of %s", codec.ErrRoute, p.Route, m.Route())
+}
+
+// One has a replica with the route answer a read of one key from memory. If it returns false, Split and
+// Answer follow.
+func One(q Query, m Machine, route codec.Route, key uint64) bool {
+	b := m.base()
+	return b.Routed(route) && q.One(m, key) && b.Routed(route)
 }
 
 // Limits are the bounds of one read of one shard.
@@ -76,6 +96,7 @@ type Read struct {
 // Part is one shard's part of a read. A shard with no key is not read.
 type Part struct {
 	Shard int
+	Route codec.Route // of the shard, as the read knows it; only a replica with this route answers
 	Keys  []uint64
 	At    []int   // the index of each key in Read.IDs; nil for a Part that another node or a disk answers
 	Words []int64 // the answer, in a form of the query

@@ -9,6 +9,7 @@ import (
 type Result struct {
 	Index     uint64
 	Width     int                    // columns of a row
+	Modulus   uint32                 // of the shard's route; why requests of the entry were misrouted
 	Rows      []int64                // by op of the entry; each is the row right after its op
 	Overflows []engine.Overflow      // refused ops, ascending by their number in the entry
 	Cuts      []engine.Cut           // deltas that floors reduced, ascending by the number of their op in the entry

@@ -93,6 +93,16 @@ func (r Route) Of(shard int) codec.Route {
 	return of
 }
 
+// FirstRoute returns the route of a shard when its group was created, for a keyspace with that number of shards
+// at its creation and now. A replica begins with it, because its log may begin before the shard was split. A
+// keyspace that grows twice needs it from the catalog for each group.
+func FirstRoute(created, shards, shard int) codec.Route {
+	if shard < created {
+		return codec.Route{Modulus: uint32(created), Residue: uint32(shard)}
+	}
+	return codec.Route{Modulus: uint32(shards), Residue: uint32(shard)}
+}
+
 // IDOf returns the only id whose row has the given key in a shard.
 func (r Route) IDOf(shard int, key uint64) uint64 {
 	s := uint64(shard)

@@ -10,9 +10,9 @@ import (
 
 // writeShard streams a shard's contents and its request memory to w. It names cold rows
 // and does not read them.
-func writeShard(w io.Writer, kind codec.Kind, route codec.Route, index uint64, held Captured, once *dedup.View) error {
+func writeShard(w io.Writer, kind codec.Kind, head codec.Head, held Captured, once *dedup.View) error {
 	s := codec.NewStreamWriter(w)
-	if err := s.Head(kind, route, index, held.Carried()); err != nil {
+	if err := s.Head(kind, head, held.Carried()); err != nil {
 		return err
 	}
 	if err := held.Write(s); err != nil {
@@ -26,10 +26,10 @@ func writeShard(w io.Writer, kind codec.Kind, route codec.Route, index uint64, h
 
 // readShard reads a stream of writeShard, with or without carried blocks, into empty contents. On
 // an error the caller disposes of them.
-func readShard(r io.Reader, kind codec.Kind, route codec.Route, held Contents) (index uint64, once *dedup.Memory, err error) {
+func readShard(r io.Reader, kind codec.Kind, route codec.Route, held Contents) (head codec.Head, once *dedup.Memory, err error) {
 	s := codec.NewStreamReader(r)
-	if index, err = s.Head(kind, route); err != nil {
-		return 0, nil, err
+	if head, err = s.Head(kind, route); err != nil {
+		return head, nil, err
 	}
 	once = dedup.New()
 	take := func(section byte, p []byte) error {
@@ -38,7 +38,7 @@ func readShard(r io.Reader, kind codec.Kind, route codec.Route, held Contents) (
 		}
 		return held.Load(s, section, p)
 	}
-	return index, once, readSections(s, take, func(told codec.Totals) (codec.Totals, error) {
+	return head, once, readSections(s, take, func(told codec.Totals) (codec.Totals, error) {
 		told.Digest -= once.PositionsDigest()
 		err := held.Loaded(told)
 		return codec.Totals{Rows: held.Stats().Rows, Digest: held.Digest() + once.PositionsDigest()}, err

@@ -9,10 +9,21 @@ import (
 
 // Split describes how a shard splits into parts: see shard/GROWTH.md.
 type Split struct {
-	Index  uint64               // index of the entry that splits the shard
-	Routes []codec.Route        // of the parts; the shard becomes the first part
-	PartOf func(key uint64) int // returns the part of a key
+	Index   uint64               // index of the entry that splits the shard
+	Attempt uint64               // number of the attempt to split the shard, at least 1; attempts ascend
+	From    codec.Route          // of the shard that splits
+	Routes  []codec.Route        // of the parts; the shard becomes the first part
+	PartOf  func(key uint64) int // returns the part of a key
+
+	withdraw func()
 }
+
+// Withdraw makes the shard refuse reads until it is split, or has not been. Contents call it before they
+// change data on disk that reads use.
+func (s *Split) Withdraw() { s.withdraw() }
+
+// ErrVoid is returned by Split and Abandon if the log decided otherwise before.
+var ErrVoid = errors.New("the shard was split, or the attempt to split it was abandoned")
 
 // ErrUndivided is returned by Split for a kind whose keyspaces always have one shard.
 var ErrUndivided = errors.New("a shard of this kind cannot be split")
@@ -28,26 +39,61 @@ var ErrUndivided = errors.New("a shard of this kind cannot be split")
 //     stamps of members who join in the same millisecond.
 //   - All data of a part is unpacked and in memory, except members of sets.
 //
-// Split does not split the request memory: the other machines have an empty one.
+// Split does not split the request memory: the other machines have an empty one. A Split that returns
+// ErrVoid changes nothing.
 func (m *Base) Split(s *Split, others []Machine) error {
+	if m.Route() != s.From || s.Attempt <= m.abandoned {
+		return ErrVoid
+	}
 	own := m.fresh()
 	parts := []Contents{own}
 	for _, o := range others {
 		parts = append(parts, o.base().contents)
 	}
+	before := m.route.Load()
+	s.withdraw = func() { m.withdraw(s.Routes[0]) }
 	if err := m.contents.Split(s, parts); err != nil {
+		m.route.Store(before)
 		own.Dispose()
 		return fmt.Errorf("cannot split %s: %w", m.kind, err)
 	}
+	s.Withdraw()
 	m.whole.Lock()
 	defer m.whole.Unlock()
-	m.contents, m.route = own, s.Routes[0]
-	m.show(own)
+	m.publish(own, s.Routes[0])
 	for i, o := range others {
 		o.SetRoute(s.Routes[i+1])
 	}
 	return nil
 }
+
+// Abandon implements Machine.
+func (m *Base) Abandon(from codec.Route, attempt uint64) error {
+	if m.Route() != from {
+		return ErrVoid
+	}
+	m.abandoned = max(m.abandoned, attempt)
+	return nil
+}
+
+// withdraw makes the replica refuse reads until contents of the route are published.
+func (m *Base) withdraw(route codec.Route) {
+	if !m.Routed(route) {
+		m.route.Store(packed(route) | showing)
+	}
+}
+
+// publish replaces the contents and the route. The caller has called withdraw, and holds whole.
+func (m *Base) publish(held Contents, route codec.Route) {
+	m.contents = held
+	m.show(held)
+	m.route.Store(packed(route))
+}
+
+// showing is set in Base.route while contents of the route replace those of another route, in memory or on disk.
+const showing = 1 << 63
+
+func packed(r codec.Route) uint64 { return uint64(r.Modulus)<<32 | uint64(r.Residue) } // ModulusMax leaves showing free
 
 func (m *Base) base() *Base { return m }
 

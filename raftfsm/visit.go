@@ -24,15 +24,18 @@ type SnapshotFacts struct {
 type SnapshotReader struct {
 	stream *codec.StreamReader
 	kind   Kind
-	index  uint64
+	head   codec.Head
 }
+
+// Route returns the route of the shard.
+func (s *SnapshotReader) Route() codec.Route { return s.head.Route }
 
 // Visit reads the rest of the snapshot and calls the visitor with its contents. The snapshot may
 // carry cold rows and sets, but must not name them. Visit verifies checksums and structure. Only a
 // shard with the same contents can verify the digest. It returns the visitor's error unchanged. Any
 // other error means that Visit refuses the stream.
 func (s *SnapshotReader) Visit(v SnapshotVisitor) (SnapshotFacts, error) {
-	facts := SnapshotFacts{Index: s.index}
+	facts := SnapshotFacts{Index: s.head.Index}
 	walk := s.kind.Walk(&v, &facts)
 	take := func(kind byte, p []byte) error {
 		switch {

@@ -65,7 +65,7 @@ func (wr *writer) admit(ps *parts, w *Write, groups []*shardReplica) error {
 			return err
 		}
 		for _, i := range ps.byShard[s].ops {
-			if _, key := w.slot(i, ps.route); w.Ops.See(c, key, i) == nil {
+			if _, key := ps.slot(w, i); w.Ops.See(c, key, i) == nil {
 				continue
 			}
 			if full == nil || i < full.Op {

@@ -76,7 +76,7 @@ func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*replica.Snapsh
 // had acknowledged a write before the snapshot.
 func (n *Node) openProved(ctx context.Context, r *replica.Replica, g *shardReplica) (*replica.Snapshot, error) {
 	term := r.ReadyTerm()
-	s, err := r.Snapshotter().Open(ctx, g.kind, g.of())
+	s, err := r.Snapshotter().Open(ctx, g.kind, g.first)
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,10 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/scarce"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/rpc"
 )
@@ -179,6 +182,10 @@ func TestRestoreRefuses(t *testing.T) {
 	mustDo(t, n.Write(ks, &Write{Ops: counters.Ops{addTo(1, 3, 1)}, Deadline: soon()}))
 	whole, _ := taken(t, []*Node{n}, ks.FirstGroup+1)
 	users := n.Keyspace("users").FirstGroup
+	later := kinds.All.New(codec.KindCounters, raftfsm.Places{})
+	route := n.registry.shardOf(users).first
+	route.Modulus *= 3
+	later.SetRoute(route)
 	for name, test := range map[string]struct {
 		group  uint32
 		stream []byte
@@ -189,6 +196,7 @@ func TestRestoreRefuses(t *testing.T) {
 		"nothing":               {users, nil, ErrBadSnapshot},
 		"half a stream":         {users, whole[:len(whole)/2], ErrBadSnapshot},
 		"more columns":          {users, whole, ErrBadSnapshot}, // users has three
+		"a later route":         {users, codectest.Persisted(t, later), ErrBadSnapshot},
 		"a shard that has rows": {ks.FirstGroup + 1, whole, ErrNotEmpty},
 	} {
 		t.Run(name, func(t *testing.T) {

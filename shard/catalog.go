@@ -147,14 +147,16 @@ func (n *Node) served(ctx context.Context, name string, index uint64) (*Keyspace
 		return nil, errs.ErrUnknownKeyspace // the keyspace was dropped in the meantime
 	}
 	err = errs.WaitFor(ctx, func() error {
-		groups, err := n.router.groupsOf(k)
-		for _, g := range groups {
+		shards, err := n.router.shardsOf(k)
+		if errors.Is(err, errs.ErrUnknownKeyspace) {
+			return nil // the keyspace was dropped, so there is nothing to wait for
+		} else if err != nil {
+			return err
+		}
+		for _, g := range shards.all {
 			if r := g.replica.Load(); r != nil {
 				err = errors.Join(err, r.group.Follows())
 			}
-		}
-		if errors.Is(err, errs.ErrUnknownKeyspace) {
-			return nil // the keyspace was dropped, so there is nothing to wait for
 		}
 		return err
 	})

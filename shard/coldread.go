@@ -10,15 +10,18 @@ import (
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/rpc"
 )
 
 // answer fills a part from this replica. If disk is false and the answer is not in memory, it
 // returns errs.ErrColdRows. If disk is true, it may wait for the disk until the deadline. It
-// records damaged rows, which the node then repairs. After any error but ErrOverloaded and
-// wire.ErrBadMessage, the caller may ask another replica.
+// records damaged rows, which the node then repairs. If the replica has another route than the
+// part, it returns an errs.ErrMisrouted. After any error but ErrOverloaded and wire.ErrBadMessage,
+// the caller may ask another replica.
 func (r *localReplica) answer(q raftfsm.Query, p *raftfsm.Part, disk bool, deadline time.Time) error {
-	return r.failure(q.Answer(r.fsm, p, disk, deadline))
+	return r.failure(raftfsm.Answer(q, r.fsm, p, disk, deadline))
 }
 
 // failure converts an error of the state machine, or nil, to the error that answer returns.
@@ -28,6 +31,8 @@ func (r *localReplica) failure(err error) error {
 		return nil
 	case errors.Is(err, raftfsm.ErrNotInMemory):
 		return errs.ErrColdRows
+	case errors.Is(err, codec.ErrRoute):
+		return rpc.ErrMisrouted(r.fsm.Route().Modulus, err.Error())
 	case errors.Is(err, wire.ErrBadMessage):
 		return err
 	}

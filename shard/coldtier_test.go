@@ -248,7 +248,7 @@ func TestColdRowsOfANode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	facts, err := kinds.All.VisitSnapshot(snapshot, codec.KindCounters, n.registry.shardOf(r.group.Group()).of(), raftfsm.SnapshotVisitor{})
+	facts, err := kinds.All.VisitSnapshot(snapshot, codec.KindCounters, n.registry.shardOf(r.group.Group()).first, raftfsm.SnapshotVisitor{})
 	if state := r.fsm.State(); err != nil || facts.Digest != state.Digest || facts.Rows != state.Rows {
 		t.Errorf("a backup of %+v, %v, of %+v", facts, err, state)
 	}
@@ -268,7 +268,7 @@ func TestColdRowsOfANode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		facts, err := kinds.All.VisitSnapshot(backup, g.kind, g.of(), raftfsm.SnapshotVisitor{})
+		facts, err := kinds.All.VisitSnapshot(backup, g.kind, g.first, raftfsm.SnapshotVisitor{})
 		if state := r.fsm.State(); err != nil || facts.Digest != state.Digest || facts.Rows != state.Rows {
 			t.Errorf("a backup of %s: %+v, %v, of %+v", g.kind, facts, err, state)
 		}

@@ -113,6 +113,9 @@ func TestDropKeyspace(t *testing.T) {
 		if k := n.Keyspace("songs"); k != nil {
 			t.Errorf("%s knows %+v", n.cfg.NodeName, k)
 		}
+		if n.Holds(old) {
+			t.Errorf("%s holds a dropped keyspace", n.cfg.NodeName)
+		}
 		if err := n.Write(old, once(&Write{Ops: counters.Ops(ops), Deadline: soon()})); !errors.Is(err, errs.ErrUnknownKeyspace) {
 			t.Errorf("%s: a write: %v", n.cfg.NodeName, err)
 		}
@@ -274,7 +277,7 @@ func TestDropIsToldToOlderCatalogs(t *testing.T) {
 	counters.Ops{op}.AppendTo(&w, 1, 0)
 	mustDrop(t, all[0], "songs")
 	allKnow(t, all, old)
-	g := all[0].newShardReplica(&catalog.Keyspace{Name: "songs", Kind: kinds.Counters, Groups: []uint32{number}}, 0)
+	g := all[0].newShardReplica(&Keyspace{Name: "songs", Kind: kinds.Counters, Shards: 1, Groups: []uint32{number}}, 0)
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	other := all[1].cfg.NodeKey
@@ -285,7 +288,7 @@ func TestDropIsToldToOlderCatalogs(t *testing.T) {
 		}
 	}
 	row := &rows.Query{Width: 1}
-	if err := all[0].reader.readAt(ctx, other, row, &raftfsm.Part{Keys: []uint64{1}}, g, &ReadOptions{}); !errors.Is(err, errs.ErrUnknownKeyspace) {
+	if err := all[0].reader.readAt(ctx, other, row, &raftfsm.Part{Route: g.first, Keys: []uint64{1}}, g, &ReadOptions{}); !errors.Is(err, errs.ErrUnknownKeyspace) {
 		t.Errorf("a read: %v", err)
 	}
 }
@@ -358,7 +361,7 @@ func TestDroppedColumnIsRefused(t *testing.T) {
 	}
 	followers := 0
 	for _, n := range all {
-		if n.registry.groups.Load().byFirst[old.FirstGroup][0].leader() == n.cfg.NodeKey {
+		if n.registry.groups.Load().byFirst[old.FirstGroup].all[0].leader() == n.cfg.NodeKey {
 			continue
 		}
 		followers++

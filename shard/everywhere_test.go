@@ -28,7 +28,7 @@ func TestStaleReadsBesideAReplicaThatIsCopied(t *testing.T) {
 	eventually(t, "those that vote have applied it", func() bool {
 		return stale(all[0]) == 5 && stale(all[1]) == 5 && stale(all[2]) == 5
 	})
-	g := last.registry.groups.Load().byFirst[ks.FirstGroup][0]
+	g := last.registry.groups.Load().byFirst[ks.FirstGroup].all[0]
 	if g.replica.Load() != nil {
 		t.Fatal("the fourth node holds a replica to begin with")
 	}

@@ -140,7 +140,7 @@ func TestSpilledFeedsOfANode(t *testing.T) {
 		r := g.replica.Load().fsm
 		backup, err := n.OpenSnapshot(t.Context(), g.number)
 		mustDo(t, err)
-		facts, err := kinds.All.VisitSnapshot(backup, codec.KindFeed, g.of(), raftfsm.SnapshotVisitor{})
+		facts, err := kinds.All.VisitSnapshot(backup, codec.KindFeed, g.first, raftfsm.SnapshotVisitor{})
 		if state := r.State(); err != nil || facts.Digest != state.Digest || facts.Rows != state.Rows {
 			t.Errorf("a backup of %+v, %v, of %+v", facts, err, state)
 		}

@@ -30,16 +30,19 @@ func (n *replicas) follow() error {
 		return errs.ErrDraining
 	}
 	view, before := n.catalog.View(), n.registry.groups.Load()
-	groups := &groupTable{byNumber: map[uint32]*shardReplica{}, byFirst: map[uint32][]*shardReplica{}}
+	groups := &groupTable{byNumber: map[uint32]*shardReplica{}, byFirst: map[uint32]*keyspaceShards{}}
 	keyspaces := &keyspaceTable{byName: map[string]*Keyspace{}}
 	for _, k := range view.KeyspacesByName() {
-		shards := before.byFirst[k.FirstGroup()]
-		for s := len(shards); s < len(k.Groups); s++ {
-			shards = append(shards, n.newShardReplica(&k, s))
+		known := keyspaceOf(&k)
+		shards := &keyspaceShards{route: known.Route()}
+		if was := before.byFirst[k.FirstGroup()]; was != nil {
+			shards.all = slices.Clip(was.all)
+		}
+		for s := len(shards.all); s < len(k.Groups); s++ {
+			shards.all = append(shards.all, n.newShardReplica(known, s))
 		}
 		groups.byFirst[k.FirstGroup()] = shards
-		groups.all = append(groups.all, shards...)
-		known := keyspaceOf(&k)
+		groups.all = append(groups.all, shards.all...)
 		keyspaces.byName[k.Name] = known
 		keyspaces.sorted = append(keyspaces.sorted, known)
 	}
@@ -57,9 +60,13 @@ func (n *replicas) follow() error {
 	return err
 }
 
-func (n *replicas) newShardReplica(k *catalog.Keyspace, shard int) *shardReplica {
+func (n *replicas) newShardReplica(k *Keyspace, shard int) *shardReplica {
 	kind, _ := codec.KindOf(k.Kind) // the cluster version excludes kinds that this program does not know
-	g := &shardReplica{number: k.Groups[shard], shard: shard, keyspace: k.Name, kind: kind, route: keyspaceOf(k).Route()}
+	route := k.Route()
+	g := &shardReplica{
+		number: k.Groups[shard], shard: shard, keyspace: k.Name, kind: kind, first: raftfsm.FirstRoute(k.Divisor, k.Shards, shard),
+		perKey: route.Divisor, offset: route.IDOf(shard, 0),
+	}
 	g.forward = n.writer.newForwardBatcher(g)
 	return g
 }
@@ -120,7 +127,7 @@ func (n *replicas) newReplica(g *shardReplica) (*localReplica, *cold.Group, erro
 	r.damage.Logger = logger
 	var rows *cold.Group
 	if kinds.All.Traits(g.kind.String()).ColdRows {
-		r.tier = &tiering.Shard{Group: g.number, Keyspace: g.keyspace, PerKey: g.route.Divisor, Offset: g.route.IDOf(g.shard, 0), Damage: &r.damage}
+		r.tier = &tiering.Shard{Group: g.number, Keyspace: g.keyspace, PerKey: g.perKey, Offset: g.offset, Damage: &r.damage}
 		sets, err := n.sets.Group(g.number)
 		if err != nil {
 			return nil, nil, err
@@ -147,7 +154,7 @@ func (n *replicas) openReplica(g *shardReplica, number uint64, view *catalog.Vie
 	if err != nil {
 		return err
 	}
-	r.fsm.SetRoute(g.of())
+	r.fsm.SetRoute(g.first)
 	cfg := n.groupConfig(g.number, number, g.keyspace, propose.TimedFSM{BatchingFSM: r.fsm, Metrics: n.metrics})
 	cfg.StateBytes, cfg.Members = r.fsm.SnapshotBytes, r.fsm.Members()
 	cfg.Cold, cfg.Stuck, cfg.ColdDamaged = rows, r.fsm.Stuck, r.damage.Note

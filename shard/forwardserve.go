@@ -89,9 +89,10 @@ func (wr *writer) check(g *shardReplica, f *propose.ForwardedPart, deadline time
 		return p
 	}
 	p.check.dropped = wr.catalog.View().DroppedColumns(g.keyspace, g.number)
-	p.Ops, p.clocked, p.err = kinds.All.CheckSection(g.kind, g.of(), f.Section, &p.check)
+	route := r.fsm.Route()
+	p.Ops, p.clocked, p.err = kinds.All.CheckSection(g.kind, route, f.Section, &p.check)
 	if errors.Is(p.err, codec.ErrRoute) {
-		p.err = fmt.Errorf("%w: group %d: %w", errs.ErrMisrouted, g.number, p.err)
+		p.err = rpc.ErrMisrouted(route.Modulus, fmt.Sprintf("group %d: %v", g.number, p.err))
 	}
 	return p
 }

@@ -25,7 +25,7 @@ func TestForwardedPartsHaveTheTimeTheyNeed(t *testing.T) {
 	for number := range 3 {
 		var w raftfsm.RequestWriter
 		id := dedup.ByProducer([]byte("p"), uint64(number+1))
-		w.Reset(nil, groups[0].of(), &id)
+		w.Reset(nil, groups[0].first, &id)
 		counters.Ops{{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}}}.AppendTo(&w, 1, 0)
 		request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(groups[0].number)), 1)
 		answer, err := n.writer.serveParts(ctx, propose.AppendPart(request, &propose.ForwardedPart{Section: w.Section(), Width: 1}))

@@ -52,7 +52,7 @@ func (ps *parts) repeated(w *Write) bool {
 		}
 	}
 	if w.ID.Keyed() {
-		return ps.byShard[w.judgeSlot(len(ps.byShard))].proposal.Outcome() != dedup.Applied
+		return ps.byShard[ps.judgeSlot(w)].proposal.Outcome() != dedup.Applied
 	}
 	for s := range ps.byShard {
 		if p := &ps.byShard[s]; len(p.ops) > 0 && p.proposal.Outcome() == dedup.Applied {
@@ -83,7 +83,7 @@ func (ps *parts) overflows(w *Write) {
 	}
 	at := make([]int, len(ps.byShard))
 	for i := range w.len() {
-		s, _ := w.slot(i, ps.route)
+		s, _ := ps.slot(w, i)
 		p := &ps.byShard[s]
 		if !p.answered() {
 			continue
@@ -134,12 +134,12 @@ func (ps *parts) failure(w *Write) error {
 
 // partial returns a PartialError with the applied ops and the ops of unknown outcome.
 func (ps *parts) partial(w *Write, worst error) *PartialError {
-	e, refused, unknown := &PartialError{Err: worst, Route: ps.route}, w.Overflows, w.Unknown
+	e, refused, unknown := &PartialError{Err: worst, Route: ps.spaces[0].route}, w.Overflows, w.Unknown
 	for s := range ps.byShard {
 		e.ByShard = append(e.ByShard, ps.byShard[s].err)
 	}
 	for i := range w.len() {
-		s, _ := w.slot(i, ps.route)
+		s, _ := ps.slot(w, i)
 		p := &ps.byShard[s]
 		switch {
 		case len(refused) > 0 && refused[0].Op == i:

@@ -40,3 +40,12 @@ func rowOps(w *Write) counters.Ops {
 	ops, _ := w.Ops.(counters.Ops)
 	return ops
 }
+
+// groupsOf returns the keyspace's shards.
+func (t *router) groupsOf(ks *Keyspace) ([]*shardReplica, error) {
+	shards, err := t.shardsOf(ks)
+	if err != nil {
+		return nil, err
+	}
+	return shards.all, nil
+}

@@ -41,7 +41,7 @@ func (u *keyUses) advance(shard int, horizons float64) {
 	u.t.Helper()
 	at := u.began.Add(time.Duration(horizons * float64(LimitsDefault.KeyHorizon)))
 	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 0), at, LimitsDefault)
-	group := u.n.registry.groups.Load().byFirst[u.ks.FirstGroup][shard].replica.Load().group
+	group := u.n.registry.groups.Load().byFirst[u.ks.FirstGroup].all[shard].replica.Load().group
 	mustDo(u.t, group.Apply(codec.AppendChecksum(entry)).Error())
 }
 
@@ -97,7 +97,7 @@ func TestNextUseOfAKeyThatARepeatCompletedLate(t *testing.T) {
 func TestRepeatOnAShardWhoseLogHasCaughtUp(t *testing.T) {
 	t.Parallel()
 	u := newKeyUses(t)
-	behind := u.n.registry.groups.Load().byFirst[u.ks.FirstGroup][1]
+	behind := u.n.registry.groups.Load().byFirst[u.ks.FirstGroup].all[1]
 	reconfigure(u.n, behind, func(cfg *propose.Config) {
 		cfg.Clock = propose.NewClock(u.began.Add(-LimitsDefault.KeyHorizon*9/10), behind.replica.Load().fsm.LogTime, cfg.Logger)
 	})

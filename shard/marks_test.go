@@ -23,7 +23,7 @@ func TestReportsShowAnEntryThatDiffers(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)
 	posts := all[0].Keyspace("posts")
-	group := all[0].registry.groups.Load().byFirst[posts.FirstGroup][0]
+	group := all[0].registry.groups.Load().byFirst[posts.FirstGroup].all[0]
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	for range 3 {

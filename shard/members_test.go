@@ -268,7 +268,7 @@ func TestBackupOfMembersUnderWrites(t *testing.T) {
 			}
 		}
 	})
-	of := n.registry.shardOf(r.group.Group()).of()
+	of := n.registry.shardOf(r.group.Group()).first
 	for range 20 {
 		s, err := r.group.Snapshotter().Open(t.Context(), codec.KindCounters, of)
 		mustDo(t, err)

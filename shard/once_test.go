@@ -107,7 +107,7 @@ func TestRetryOnAShardWhoseLogIsAhead(t *testing.T) {
 	for tries := 0; key.Shard(2) != 0; tries++ {
 		key = dedup.ByKey(fmt.Append(nil, "k", tries))
 	}
-	ahead := n.registry.groups.Load().byFirst[ks.FirstGroup][1].replica.Load()
+	ahead := n.registry.groups.Load().byFirst[ks.FirstGroup].all[1].replica.Load()
 	stamp := func(by time.Duration) {
 		entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 0), time.Now().Add(by), LimitsDefault)
 		mustDo(t, ahead.group.Apply(codec.AppendChecksum(entry)).Error())
@@ -138,13 +138,13 @@ func TestKeyUsedAgainOnAShardWhoseLogIsBehind(t *testing.T) {
 	for tries := 0; key.Shard(2) != 0; tries++ {
 		key = dedup.ByKey(fmt.Append(nil, "k", tries))
 	}
-	behind := n.registry.groups.Load().byFirst[ks.FirstGroup][1].replica.Load()
+	behind := n.registry.groups.Load().byFirst[ks.FirstGroup].all[1].replica.Load()
 	stamp := func(by time.Duration, section []byte) {
 		entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 0), time.Now().Add(by), LimitsDefault)
 		mustDo(t, behind.group.Apply(codec.AppendChecksum(append(entry, section...))).Error())
 	}
 	var earlier raftfsm.RequestWriter
-	earlier.Reset(nil, n.registry.groups.Load().byFirst[ks.FirstGroup][1].of(), &key)
+	earlier.Reset(nil, n.registry.groups.Load().byFirst[ks.FirstGroup].all[1].first, &key)
 	op := addTo(1, 0, 1)
 	counters.Ops{op}.AppendTo(&earlier, 0, 0)
 	stamp(LimitsDefault.KeyHorizon/5-LimitsDefault.KeyHorizon, earlier.Section())
@@ -185,7 +185,7 @@ func TestUsesTravel(t *testing.T) {
 	var first dedup.Use
 	for round, asks := range []bool{true, true, false} {
 		var writer raftfsm.RequestWriter
-		writer.Reset(nil, g.of(), &id)
+		writer.Reset(nil, g.first, &id)
 		counters.Ops{op}.AppendTo(&writer, 1, 0)
 		f := &propose.ForwardedPart{Section: writer.Section(), Judges: asks, Ops: 1}
 		if got := propose.ParsePart(&wire.Reader{Rest: propose.AppendPart(nil, f)}); got.Judges != asks {

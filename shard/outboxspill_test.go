@@ -136,7 +136,7 @@ func TestSpilledOutboxesOfANode(t *testing.T) {
 		backup, err := n.OpenSnapshot(t.Context(), g.number)
 		mustDo(t, err)
 		found := uint64(0)
-		facts, err := kinds.All.VisitSnapshot(backup, codec.KindCounters, g.of(), raftfsm.SnapshotVisitor{Body: func(author uint64, body any) error {
+		facts, err := kinds.All.VisitSnapshot(backup, codec.KindCounters, g.first, raftfsm.SnapshotVisitor{Body: func(author uint64, body any) error {
 			box := body.(*counters.Outbox)
 			found++
 			if !slices.Equal(box.IDs, m.posts[author]) {

@@ -17,7 +17,7 @@ import (
 func mustForward(t *testing.T, n *Node, ks *Keyspace, key uint64, add func(*raftfsm.RequestWriter)) {
 	t.Helper()
 	var w raftfsm.RequestWriter
-	w.Reset(nil, n.registry.shardOf(ks.FirstGroup).of(), &dedup.RequestID{})
+	w.Reset(nil, n.registry.shardOf(ks.FirstGroup).first, &dedup.RequestID{})
 	add(&w)
 	part := &propose.ForwardedPart{Section: w.Section(), Ops: 1}
 	q := n.writer.check(n.registry.shardOf(ks.FirstGroup), part, soon()).propose(t.Context())

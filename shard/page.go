@@ -26,7 +26,7 @@ func newPage(ids []uint64, route raftfsm.Route, deadline time.Time) *page {
 	pg.Parts = slices.Grow(pg.Parts[:0], shards)[:shards]
 	for s := range pg.Parts {
 		p := &pg.Parts[s]
-		p.Shard, p.Keys, p.At, p.Words = s, p.Keys[:0], p.At[:0], p.Words[:0]
+		p.Shard, p.Route, p.Keys, p.At, p.Words = s, route.Of(s), p.Keys[:0], p.At[:0], p.Words[:0]
 	}
 	for i, id := range ids {
 		s, key := route.KeyOf(id)

@@ -42,11 +42,11 @@ type reader struct {
 }
 
 func (rd *reader) read(ks *Keyspace, q raftfsm.Query, ids []uint64, opt *ReadOptions) error {
-	groups, err := rd.groupsToRead(ks, opt)
+	shards, err := rd.shardsToRead(ks, opt)
 	if err != nil {
 		return err
 	}
-	arrived, route := time.Now(), groups[0].route
+	arrived, groups, route := time.Now(), shards.all, shards.route
 	admit := func(g *shardReplica) (*localReplica, error) { return rd.admitted(g, opt, arrived) }
 	if len(ids) == 1 {
 		s, key := route.KeyOf(ids[0])
@@ -54,7 +54,7 @@ func (rd *reader) read(ks *Keyspace, q raftfsm.Query, ids []uint64, opt *ReadOpt
 		if err != nil {
 			return err
 		}
-		if r != nil && q.One(r.fsm, key) {
+		if r != nil && raftfsm.One(q, r.fsm, route.Of(s), key) {
 			return nil
 		}
 		admit = func(*shardReplica) (*localReplica, error) { return r, nil }
@@ -115,7 +115,7 @@ func (rd *reader) fetch(q raftfsm.Query, p *raftfsm.Part, g *shardReplica, r *lo
 	var words []int64
 	for from := 0; from < len(p.Keys); from += keysMax {
 		to := min(from+keysMax, len(p.Keys))
-		some := raftfsm.Part{Shard: p.Shard, Keys: p.Keys[from:to]}
+		some := raftfsm.Part{Shard: p.Shard, Route: p.Route, Keys: p.Keys[from:to]}
 		if len(p.At) > 0 {
 			some.At = p.At[from:to]
 		}
@@ -140,12 +140,14 @@ func (rd *reader) fetch(q raftfsm.Query, p *raftfsm.Part, g *shardReplica, r *lo
 // ask tries to read a shard until one replica answers, or until ctx, which has the read's deadline,
 // ends. All reads use this retry loop. The function local reads this node's replica, if that may
 // answer; r is this replica if it was already admitted, or nil. The function remote reads another
-// node, first the leader. An error of local is final, unless it is ErrNoQuorum and the cluster has
-// other nodes. Of the errors of remote, only ErrBadToken and ErrUnknownKeyspace are final.
+// node, first the leader. An error of local is final, unless it is ErrMisrouted, or it is
+// ErrNoQuorum and the cluster has other nodes. Of the errors of remote, only ErrBadToken and
+// ErrUnknownKeyspace are final.
 func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt *ReadOptions, local func(*localReplica) error, remote func(context.Context, string) error) error {
 	last := errs.ErrNoLeader
 	tryHere := func(r *localReplica) (done bool) {
 		switch last = local(r); {
+		case errors.Is(last, errs.ErrMisrouted): // another replica may have the route
 		case !errors.Is(last, errs.ErrNoQuorum):
 			return true
 		case rd.alone():

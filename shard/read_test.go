@@ -88,7 +88,7 @@ func TestReadThatWasGivenUpKeepsItsKeys(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 4)
 	n := all[3]
-	g := n.registry.groups.Load().byFirst[n.Keyspace("posts").FirstGroup][0]
+	g := n.registry.groups.Load().byFirst[n.Keyspace("posts").FirstGroup].all[0]
 	sent := make(chan *sentRead, 1)
 	for _, node := range n.router.holders(g.number) {
 		b := *n.reader.batchers(node)
@@ -110,7 +110,7 @@ func TestReadThatWasGivenUpKeepsItsKeys(t *testing.T) {
 	keys := []uint64{1, 2, 3}
 	opt := &ReadOptions{Deadline: time.Now().Add(time.Second)}
 	q := &rows.Query{Width: 1}
-	if err := n.reader.fetch(q, &raftfsm.Part{Keys: keys}, g, nil, opt); !errors.Is(err, errs.ErrNoQuorum) {
+	if err := n.reader.fetch(q, &raftfsm.Part{Route: g.first, Keys: keys}, g, nil, opt); !errors.Is(err, errs.ErrNoQuorum) {
 		t.Fatal(err)
 	}
 	copy(keys, []uint64{7, 8, 9})

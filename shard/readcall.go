@@ -51,7 +51,7 @@ type readAnswer struct {
 
 func newRemoteRead(q raftfsm.Query, p *raftfsm.Part, g *shardReplica, opt *ReadOptions) *remoteRead {
 	return &remoteRead{
-		group: g.number, route: g.of(), number: q.Number(), consistency: opt.Consistency, staleness: opt.MaxStaleness,
+		group: g.number, route: p.Route, number: q.Number(), consistency: opt.Consistency, staleness: opt.MaxStaleness,
 		index: opt.Token.Index(g.number), query: q.AppendTo(nil, p), keys: p.Keys,
 	}
 }
@@ -197,5 +197,5 @@ func (read *remoteRead) parseQuery(kind codec.Kind) (raftfsm.Query, *raftfsm.Par
 	if keysMax := q.Limits(n).Keys; n > keysMax || n == 0 && keysMax == 1 {
 		return nil, nil, fmt.Errorf("%w: %d keys of a query for at most %d", wire.ErrBadMessage, n, keysMax)
 	}
-	return q, &raftfsm.Part{Keys: read.keys}, nil
+	return q, &raftfsm.Part{Route: read.route, Keys: read.keys}, nil
 }

@@ -77,9 +77,6 @@ func (rd *reader) admittedFor(q *remoteRead, deadline time.Time) (r *localReplic
 	if r == nil {
 		return nil, nil, orDropped(rd.catalog.View(), q.group, fmt.Errorf("%w: group %d is not here", errs.ErrNoLeader, q.group))
 	}
-	if err := g.of().Check(q.route); err != nil {
-		return nil, nil, fmt.Errorf("%w: group %d: %w", errs.ErrMisrouted, q.group, err)
-	}
 	opt := ReadOptions{Consistency: q.consistency, MaxStaleness: q.staleness, Deadline: deadline}
 	if q.index > 0 {
 		opt.Token.At = []GroupIndex{{Group: q.group, Index: q.index}}

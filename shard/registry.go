@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard/leadership"
@@ -98,9 +99,16 @@ type keyspaceTable struct {
 type groupTable struct {
 	all      []*shardReplica
 	byNumber map[uint32]*shardReplica
-	byFirst  map[uint32][]*shardReplica // shards of a keyspace, in order, by the number of its first group
+	byFirst  map[uint32]*keyspaceShards // by the number of the keyspace's first group
 	// dropped holds the shards of dropped keyspaces until removeDropped has removed their replicas.
 	dropped []*shardReplica
+}
+
+// keyspaceShards are the shards of a keyspace, in order, and the route of its ids to them. Both change at once:
+// the holder of changing replaces the whole value.
+type keyspaceShards struct {
+	route raftfsm.Route
+	all   []*shardReplica // route.Shards of them
 }
 
 // shardOf returns a shard by its group's number; nil if there is none.

@@ -54,7 +54,7 @@ func TestWritesGoThroughAThirdNode(t *testing.T) {
 	leader := -1
 	eventually(t, "the shard has a leader", func() bool {
 		leader = slices.IndexFunc(all, func(n *Node) bool {
-			_, err := n.registry.groups.Load().byFirst[n.Keyspace("posts").FirstGroup][0].led()
+			_, err := n.registry.groups.Load().byFirst[n.Keyspace("posts").FirstGroup].all[0].led()
 			return err == nil
 		})
 		return leader >= 0

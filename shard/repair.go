@@ -82,7 +82,7 @@ func (n *replicas) repair(ctx context.Context, g *shardReplica, r *localReplica)
 // fetchSnapshot stores another node's snapshot of a group as the newest snapshot of this node's
 // replica, the argument own. If the snapshot does not arrive completely, nothing changes.
 func (n *replicas) fetchSnapshot(ctx context.Context, g *shardReplica, own *replica.Replica, node string) error {
-	return own.Snapshotter().Receive(ctx, node, g.kind, g.of(), func(ctx context.Context, from uint64) (*rpc.Stream, error) {
+	return own.Snapshotter().Receive(ctx, node, g.kind, g.first, func(ctx context.Context, from uint64) (*rpc.Stream, error) {
 		return n.calls.Stream(ctx, node, methodSnapshot, binary.AppendUvarint(binary.AppendUvarint(nil, uint64(g.number)), from))
 	})
 }

@@ -383,7 +383,7 @@ func TestColdRowsOfOtherNodes(t *testing.T) {
 		t.Errorf("a scan gives %d rows", n)
 	}
 	r := all[0].here()
-	q, p := &rows.Query{Width: 4}, &raftfsm.Part{Keys: []uint64{coldID(coldTestRows - 2), coldID(11)}}
+	q, p := &rows.Query{Width: 4}, &raftfsm.Part{Route: r.fsm.Route(), Keys: []uint64{coldID(coldTestRows - 2), coldID(11)}}
 	if err := r.answer(q, p, false, soon()); !errors.Is(err, errs.ErrColdRows) {
 		t.Errorf("a read that does not wait: %v, %v", p.Words, err)
 	}

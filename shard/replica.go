@@ -22,7 +22,9 @@ type shardReplica struct {
 	shard    int
 	keyspace string
 	kind     codec.Kind
-	route    raftfsm.Route                                           // route of the keyspace
+	first    codec.Route                                             // route of the shard when its group was created
+	perKey   uint64                                                  // raftfsm.Route.Divisor of the keyspace
+	offset   uint64                                                  // the least id with key 0
 	forward  *rpc.Batcher[*propose.ForwardedPart, *propose.Proposal] // sends parts of writes to the group's leader
 
 	replica atomic.Pointer[localReplica] // this node's replica; nil if it has none
@@ -57,9 +59,6 @@ type localReplica struct {
 	mustReopen atomic.Bool // runReconcile must open the replica again
 	repairAt   time.Time   // earliest start of the next repair; only runReconcile uses it
 }
-
-// of returns the shard's route in the form that sections, reads and snapshots have.
-func (g *shardReplica) of() codec.Route { return g.route.Of(g.shard) }
 
 // led returns this node's replica of the group. It returns an error unless that replica leads the
 // group and may serve.

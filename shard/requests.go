@@ -45,7 +45,8 @@ func (n *Node) Read(ks *Keyspace, q raftfsm.Query, ids []uint64, opt *ReadOption
 // Holds reports whether this node has a replica of each shard of the keyspace. These replicas may
 // still be too far behind to answer a read.
 func (n *Node) Holds(ks *Keyspace) bool {
-	return !slices.ContainsFunc(n.registry.groups.Load().byFirst[ks.FirstGroup], func(g *shardReplica) bool { return g.replica.Load() == nil })
+	shards := n.registry.groups.Load().byFirst[ks.FirstGroup]
+	return shards != nil && !slices.ContainsFunc(shards.all, func(g *shardReplica) bool { return g.replica.Load() == nil })
 }
 
 // Change sends a command to the catalog's leader; see leadership.CatalogClient.Change.

@@ -229,7 +229,7 @@ func TestPartsOfACallerWhoHasGoneAreNotProposed(t *testing.T) {
 	ks := n.Keyspace("posts")
 	var writer raftfsm.RequestWriter
 	op := addTo(1, 0, 1)
-	writer.Reset(nil, n.registry.shardOf(ks.FirstGroup).of(), &dedup.RequestID{})
+	writer.Reset(nil, n.registry.shardOf(ks.FirstGroup).first, &dedup.RequestID{})
 	counters.Ops{op}.AppendTo(&writer, 1, 0)
 	request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(ks.FirstGroup)), 1)
 	request = propose.AppendPart(request, &propose.ForwardedPart{Section: writer.Section()})

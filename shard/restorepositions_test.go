@@ -80,7 +80,7 @@ func TestRestoreClosesPositions(t *testing.T) {
 		t.Errorf("a restore of a snapshot that is cut: %v; it deletes rows: %v", err, deletes)
 	}
 	_, err = RestoreShard(ctx, n, number, &whenRead{bytes.NewReader(backup), func() {
-		mustDo(t, n.Write(ks, once(&Write{Ops: counters.Ops{addTo(n.registry.shardOf(number).route.IDOf(1, 1000), uint8(ks.Column("like")), 1)}, Deadline: soon()})))
+		mustDo(t, n.Write(ks, once(&Write{Ops: counters.Ops{addTo(ks.Route().IDOf(1, 1000), uint8(ks.Column("like")), 1)}, Deadline: soon()})))
 	}}, true, nil)
 	if !errors.Is(err, ErrRestoredOther) || !closed() {
 		t.Errorf("a restore beside a write: %v, and the shard is open", err)

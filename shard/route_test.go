@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/kinds"
@@ -115,10 +114,10 @@ func TestCallsOfAnotherRouteAreRefused(t *testing.T) {
 	ks := mustMake(t, all[0], "songs", 2, "plays")
 	eventually(t, "all know the keyspace", func() bool { return all[0].Keyspace("songs") != nil && all[1].Keyspace("songs") != nil })
 	mustDo(t, all[0].Write(ks, &Write{Ops: counters.Ops{addTo(1, 0, 5)}, Deadline: soon()}))
-	g := all[0].newShardReplica(&catalog.Keyspace{Name: "songs", Kind: kinds.Counters, Groups: slices.Concat(ks.Groups, make([]uint32, 4))}, 1) // id 1 is in shard 1 of either
+	g := all[0].newShardReplica(&Keyspace{Name: "songs", Kind: kinds.Counters, Shards: 6, Groups: slices.Concat(ks.Groups, make([]uint32, 4))}, 1) // id 1 is in shard 1 of either
 	var w raftfsm.RequestWriter
 	id := dedup.ByProducer([]byte("p"), 1)
-	w.Reset(nil, g.of(), &id)
+	w.Reset(nil, g.first, &id)
 	op := addTo(1, 0, 1)
 	counters.Ops{op}.AppendTo(&w, 0, 0)
 	for _, n := range all {
@@ -137,25 +136,25 @@ func TestCallsOfAnotherRouteAreRefused(t *testing.T) {
 			if err == nil {
 				err = settled[0].Err
 			}
-			if !errors.Is(err, errs.ErrNoLeader) || !strings.Contains(err.Error(), "shard 1 of 6, and the replica is of shard 1 of 2") || !mayTryAgain(rpc.Fate(err), false) {
+			if !errors.Is(err, errs.ErrNoLeader) || !strings.Contains(err.Error(), "shard 1 of 6, and the replica is of shard 1 of 2") || !mayTryAgain(rpc.Fate(err), false) || rpc.ModulusOf(rpc.Fate(err)) != 2 {
 				t.Errorf("%s: %v", method, err)
 			}
 		}
 		for name, q := range map[string]raftfsm.Query{
 			"counts": &rows.Query{Width: 1}, "a scan": &rows.Scan{Width: 1, Limit: 10}, "a list of members": &counters.MembersQuery{},
 		} {
-			read := newRemoteRead(q, &raftfsm.Part{Keys: []uint64{0}}, g, &ReadOptions{})
-			if answers, err := from.reader.sendReads(n.cfg.NodeKey)(ctx, []*sentRead{{message: read.appendTo(nil)}}); err != nil || !errors.Is(answers[0].err, errs.ErrNoLeader) {
+			read := newRemoteRead(q, &raftfsm.Part{Route: g.first, Keys: []uint64{0}}, g, &ReadOptions{})
+			if answers, err := from.reader.sendReads(n.cfg.NodeKey)(ctx, []*sentRead{{message: read.appendTo(nil)}}); err != nil || !errors.Is(answers[0].err, errs.ErrMisrouted) || rpc.ModulusOf(answers[0].err) != 2 {
 				t.Errorf("%s: %v, %v", name, answers, err)
 			}
 		}
 		// An entry of a leader that had checked nothing, as the log may have one.
 		q2, err := led.replica.Load().proposer.Load().Submit(w.Section(), 1, true, 1)
 		mustDo(t, err)
-		if err := q2.Wait(time.NewTimer(eventuallyMax)); !errors.Is(err, errs.ErrMisrouted) {
+		if err := q2.Wait(time.NewTimer(eventuallyMax)); !errors.Is(err, errs.ErrMisrouted) || rpc.ModulusOf(err) != 2 {
 			t.Errorf("an entry: %v", err)
 		}
-		w.Reset(nil, led.of(), &id)
+		w.Reset(nil, led.first, &id)
 		counters.Ops{op}.AppendTo(&w, 0, 0)
 		settled, err := from.writer.sendParts(ctx, led, n.cfg.NodeKey, methodPropose, []*propose.ForwardedPart{{Section: w.Section(), Ops: 1, Width: 1}})
 		if err != nil || settled[0].Err != nil || settled[0].Outcome() != dedup.Applied || settled[0].Row(0, 1)[0] != 6 {

@@ -25,29 +25,29 @@ type router struct {
 	clusterHash uint32 // from clusterHashOf; used in tokens and in the numbers of sources
 }
 
-// groupsOf returns the keyspace's groups, by shard.
-func (t *router) groupsOf(ks *Keyspace) ([]*shardReplica, error) {
+// shardsOf returns the keyspace's shards and route.
+func (t *router) shardsOf(ks *Keyspace) (*keyspaceShards, error) {
 	if t.draining.Load() {
 		return nil, errs.ErrDraining
 	}
-	groups := t.registry.groups.Load().byFirst[ks.FirstGroup]
-	if groups == nil {
+	shards := t.registry.groups.Load().byFirst[ks.FirstGroup]
+	if shards == nil {
 		return nil, orDropped(t.catalog.View(), ks.FirstGroup, fmt.Errorf("%w: keyspace %s is being created", errs.ErrNoLeader, ks.Name))
 	}
-	return groups, nil
+	return shards, nil
 }
 
-// groupsToRead returns the keyspace's groups for a read. It returns an error if the read's token
-// is from another cluster.
-func (t *router) groupsToRead(ks *Keyspace, opt *ReadOptions) ([]*shardReplica, error) {
-	groups, err := t.groupsOf(ks)
+// shardsToRead returns the keyspace's shards and route for a read. It returns an error if the read's
+// token is from another cluster.
+func (t *router) shardsToRead(ks *Keyspace, opt *ReadOptions) (*keyspaceShards, error) {
+	shards, err := t.shardsOf(ks)
 	if err != nil {
 		return nil, err
 	}
 	if len(opt.Token.At) > 0 && opt.Token.Cluster != t.clusterHash {
 		return nil, fmt.Errorf("%w: it is of another cluster", errs.ErrBadToken)
 	}
-	return groups, nil
+	return shards, nil
 }
 
 // orUnknown does what orDropped does, for a call to one keyspace. It also returns an

@@ -133,8 +133,8 @@ func TestReadOfDamageIsAnsweredByItsError(t *testing.T) {
 		if n.Get(ks, []uint64{coldID(i)}, 4, &ReadOptions{Deadline: soon()}, row) == nil {
 			continue
 		}
-		_, key := g[0].route.KeyOf(coldID(i))
-		read := newRemoteRead(&rows.Query{Width: 4}, &raftfsm.Part{Keys: []uint64{key}}, g[0], &ReadOptions{Consistency: Stale})
+		_, key := ks.Route().KeyOf(coldID(i))
+		read := newRemoteRead(&rows.Query{Width: 4}, &raftfsm.Part{Route: g[0].first, Keys: []uint64{key}}, g[0], &ReadOptions{Consistency: Stale})
 		read.disk = true
 		answer, err := n.reader.serveReads(t.Context(), read.appendTo(binary.AppendUvarint(nil, 1)))
 		mustDo(t, err)

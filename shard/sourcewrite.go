@@ -21,10 +21,10 @@ func (w *Write) idOf(slot int) *dedup.RequestID {
 }
 
 // addSections adds parts for shards that have a section but no op.
-func (ps *parts) addSections(w *Write, groups []*shardReplica) {
+func (ps *parts) addSections(w *Write) {
 	for s, id := range w.Sections {
 		if p := &ps.byShard[s]; id != nil && !p.used {
-			p.writer.Reset(make([]byte, 0, 2*sectionSizeHint), groups[s].of(), id)
+			p.writer.Reset(make([]byte, 0, 2*sectionSizeHint), ps.routeOf(s), id)
 			p.used = true
 		}
 	}

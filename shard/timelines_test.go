@@ -14,7 +14,6 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
@@ -69,16 +68,16 @@ func TestPageIsMergedAgainByAnotherNode(t *testing.T) {
 	}
 	opt := &ReadOptions{Consistency: Stale, Deadline: soon()}
 	for _, n := range all {
-		groups, err := n.reader.groupsToRead(n.Keyspace(kinds.KeyspaceUsers), opt)
+		shards, err := n.reader.shardsToRead(n.Keyspace(kinds.KeyspaceUsers), opt)
 		mustDo(t, err)
 		q := counters.PostsQuery{Limit: 10}
-		pg := newPage(authors, groups[0].route, opt.Deadline)
+		pg := newPage(authors, shards.route, opt.Deadline)
 		defer pg.release()
 		q.Split(&pg.Read)
 		here := true // this node answers all shards
 		merge := func() bool {
 			q.Posts = nil
-			err := n.reader.readShards(pg, &q, groups, opt, func(g *shardReplica) (*localReplica, error) {
+			err := n.reader.readShards(pg, &q, shards.all, opt, func(g *shardReplica) (*localReplica, error) {
 				r, err := n.reader.admitted(g, opt, time.Now())
 				here = here && r != nil
 				return r, err
@@ -91,7 +90,7 @@ func TestPageIsMergedAgainByAnotherNode(t *testing.T) {
 		}
 		n.registry.changing.Lock() // the node does not open them again while this lock is held
 		defer n.registry.changing.Unlock()
-		for _, g := range groups {
+		for _, g := range shards.all {
 			defer g.replica.Store(g.replica.Swap(nil))
 		}
 		if !merge() || here {
@@ -243,9 +242,9 @@ func TestRestoreOfTimelines(t *testing.T) {
 // A query reaches another node with its keys. That node refuses a query without its key, or of
 // another kind.
 func TestReadMessages(t *testing.T) {
-	g := (&Node{}).newShardReplica(&catalog.Keyspace{Kind: kinds.Feed, Groups: []uint32{1}}, 0)
+	g := (&Node{}).newShardReplica(&Keyspace{Kind: kinds.Feed, Shards: 1, Groups: []uint32{1}}, 0)
 	for _, q := range []raftfsm.Query{&feed.Query{}, &feed.GroupsQuery{}} {
-		read := newRemoteRead(q, &raftfsm.Part{Keys: []uint64{1}}, g, &ReadOptions{Consistency: Linearizable})
+		read := newRemoteRead(q, &raftfsm.Part{Route: g.first, Keys: []uint64{1}}, g, &ReadOptions{Consistency: Linearizable})
 		r := wire.Reader{Rest: read.appendTo(nil)}
 		got := parseRead(&r)
 		parsed, p, err := got.parseQuery(codec.KindFeed)

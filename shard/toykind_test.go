@@ -201,7 +201,7 @@ func TestToyKind(t *testing.T) {
 		mustDo(t, r.group.Snapshotter().Take())
 		stream := codectest.Persisted(t, r.fsm)
 		again := kinds.All.New(codec.KindTest, raftfsm.Places{})
-		again.SetRoute(g.of())
+		again.SetRoute(g.first)
 		mustDo(t, codectest.Restore(again, stream))
 		if a, b := fmt.Sprint(again.State()), fmt.Sprint(r.fsm.State()); a != b {
 			t.Errorf("restored %s, want %s", a, b)

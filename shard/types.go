@@ -169,8 +169,6 @@ type Write struct {
 	// write does not include the errors in Answers.
 	Sections []*dedup.RequestID
 	Answers  []Answer
-
-	first []int // index of the first shard of each keyspace of Spaces, among all shards
 }
 
 // Answer is the answer to a section of a source, or to the positions of a restore.

@@ -49,7 +49,7 @@ func TestUnknownTriesAreNotForgotten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
 			ks := n.Keyspace("posts")
-			g := n.registry.groups.Load().byFirst[ks.FirstGroup][0]
+			g := n.registry.groups.Load().byFirst[ks.FirstGroup].all[0]
 			r := g.replica.Load()
 			const waitMax = 20 * time.Second
 			for wait := 300 * time.Millisecond; wait < waitMax; wait *= 4 {

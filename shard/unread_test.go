@@ -207,7 +207,7 @@ func TestIdleCursorsAreSwept(t *testing.T) {
 	fsm := r.fsm.(*unread.Machine)
 	later := time.Now().Add(unread.CursorIdleDefault + 25*time.Hour)
 	var w raftfsm.RequestWriter
-	w.Reset(nil, n.registry.shardOf(n.Keyspace(kinds.KeyspaceUnread).FirstGroup).of(), &dedup.RequestID{})
+	w.Reset(nil, n.registry.shardOf(n.Keyspace(kinds.KeyspaceUnread).FirstGroup).first, &dedup.RequestID{})
 	unread.CursorOps{{Kind: unread.Raise, Cells: []engine.Cell{{Column: 1, Value: 6}}}}.AppendTo(&w, 2, 0)
 	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindUnread, 0), later, LimitsDefault)
 	mustDo(t, r.group.Apply(codec.AppendChecksum(append(entry, w.Section()...))).Error())

@@ -19,7 +19,7 @@ func TestMostVotersFull(t *testing.T) {
 		holdHeadroom(n)
 	}
 	leader, followers := roles(t, all, ks.FirstGroup)
-	shard := leader.registry.groups.Load().byFirst[ks.FirstGroup][0]
+	shard := leader.registry.groups.Load().byFirst[ks.FirstGroup].all[0]
 	write := func() error {
 		return leader.Write(leader.Keyspace("posts"), &Write{Ops: counters.Ops{addTo(0, 0, 1)}, Deadline: soon()})
 	}

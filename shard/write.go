@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/leadership"
@@ -51,40 +52,46 @@ func (w *Write) len() int {
 }
 
 // slot returns the index of an op's shard among the write's groups, and the op's key in that
-// shard. r is the route of the keyspace; only writes to one keyspace use it.
-func (w *Write) slot(op int, r raftfsm.Route) (slot int, key uint64) {
-	id := w.Ops.ID(op)
-	if len(w.Spaces) == 0 {
-		return r.KeyOf(id)
+// shard.
+func (ps *parts) slot(w *Write, op int) (slot int, key uint64) {
+	space := &ps.spaces[0]
+	if len(w.Spaces) > 0 {
+		space = &ps.spaces[w.In[op]]
 	}
-	k := w.In[op]
-	s, key := w.Spaces[k].Route().KeyOf(id)
-	return w.first[k] + s, key
+	s, key := space.route.KeyOf(w.Ops.ID(op))
+	return space.slot + s, key
+}
+
+// routeOf returns the route of the shard in a slot.
+func (ps *parts) routeOf(slot int) codec.Route {
+	k := len(ps.spaces) - 1
+	for ps.spaces[k].slot > slot {
+		k--
+	}
+	return ps.spaces[k].route.Of(slot - ps.spaces[k].slot)
 }
 
 // judgeSlot returns the index of the shard that judges the write's idempotency key.
-func (w *Write) judgeSlot(groups int) int {
-	if len(w.Spaces) > 0 {
-		groups = w.Spaces[0].Shards
-	}
-	return w.ID.Shard(groups)
-}
+func (ps *parts) judgeSlot(w *Write) int { return w.ID.Shard(int(ps.spaces[0].route.Shards)) }
 
-// groupsOfWrite returns the groups of all keyspaces of the write. For several keyspaces, it sets
-// w.first.
-func (wr *writer) groupsOfWrite(ks *Keyspace, w *Write) ([]*shardReplica, error) {
-	if len(w.Spaces) == 0 {
-		return wr.groupsOf(ks)
+// findGroups returns the groups of all keyspaces of the write, and sets ps.spaces.
+func (wr *writer) findGroups(ps *parts, ks *Keyspace, w *Write) ([]*shardReplica, error) {
+	spaces := w.Spaces
+	if len(spaces) == 0 {
+		spaces = []*Keyspace{ks}
 	}
 	var all []*shardReplica
-	w.first = w.first[:0]
-	for _, space := range w.Spaces {
-		groups, err := wr.groupsOf(space)
+	ps.spaces = ps.spaces[:0]
+	for _, space := range spaces {
+		shards, err := wr.shardsOf(space)
 		if err != nil {
 			return nil, err
 		}
-		w.first = append(w.first, len(all))
-		all = append(all, groups...)
+		ps.spaces = append(ps.spaces, partSpace{route: shards.route, slot: len(all)})
+		if len(spaces) == 1 {
+			return shards.all, nil
+		}
+		all = append(all, shards.all...)
 	}
 	return all, nil
 }
@@ -94,14 +101,23 @@ type parts struct {
 	byShard []part
 	check   partCheck       // reused for one part after the other
 	judged  dedup.RequestID // identity of all parts except that of the judging shard, see judgeSlot
-	route   raftfsm.Route
+	spaces  []partSpace
+	one     [1]partSpace // memory of spaces, for a write to one keyspace
 	timer   *time.Timer
+}
+
+// partSpace is a keyspace of a write.
+type partSpace struct {
+	route raftfsm.Route
+	slot  int // of its first shard
 }
 
 var partsPool = sync.Pool{New: func() any {
 	t := time.NewTimer(time.Hour)
 	t.Stop()
-	return &parts{timer: t}
+	ps := &parts{timer: t}
+	ps.spaces = ps.one[:0]
+	return ps
 }}
 
 // sectionSizeHint estimates the size of a section with one op of one cell. Each further op adds
@@ -113,23 +129,23 @@ func (wr *writer) apply(ks *Keyspace, w *Write) error {
 	w.Changed = w.Changed[:0]
 	w.Overflows, w.Cuts, w.Unknown, w.Duplicate = w.Overflows[:0], w.Cuts[:0], w.Unknown[:0], false
 	w.Token = Token{Cluster: wr.clusterHash, At: w.Token.At[:0]}
-	groups, err := wr.groupsOfWrite(ks, w)
+	ps := partsPool.Get().(*parts)
+	defer ps.release()
+	groups, err := wr.findGroups(ps, ks, w)
 	if err != nil {
 		return err
 	}
-	ps := partsPool.Get().(*parts)
-	defer ps.release()
 	if err := ps.split(w, ks, groups); err != nil {
 		return err
 	}
 	if err := wr.admit(ps, w, groups); err != nil {
 		return err
 	}
-	ps.addSections(w, groups)
+	ps.addSections(w)
 	ps.timer.Reset(time.Until(w.Deadline))
 	defer ps.timer.Stop()
 	if w.ID.Keyed() {
-		ps.judge(w, groups)
+		ps.judge(w)
 	}
 	if err := ps.reserve(w, groups); err != nil {
 		return err
@@ -154,12 +170,12 @@ func explained(err error, w *Write) error {
 
 // judge marks the part of the shard that judges the key. If the write has no op for that shard, it
 // adds the part.
-func (ps *parts) judge(w *Write, groups []*shardReplica) {
-	s := w.judgeSlot(len(groups))
+func (ps *parts) judge(w *Write) {
+	s := ps.judgeSlot(w)
 	p := &ps.byShard[s]
 	p.judges = true
 	if !p.used {
-		p.writer.Reset(make([]byte, 0, sectionSizeHint), groups[s].of(), &w.ID)
+		p.writer.Reset(make([]byte, 0, sectionSizeHint), ps.routeOf(s), &w.ID)
 		p.used = true
 	}
 }
@@ -207,7 +223,7 @@ func (ps *parts) cancel() {
 // have ops in other shards. The write proposes its other parts only after the judging shard has
 // accepted the key.
 func (wr *writer) ask(ps *parts, w *Write, groups []*shardReplica) error {
-	s := w.judgeSlot(len(groups))
+	s := ps.judgeSlot(w)
 	wr.settle(ps.byShard[s:s+1], groups[s:s+1], w, ps.timer)
 	if ps.byShard[s].err != nil {
 		ps.cancel()
@@ -327,7 +343,6 @@ func (ps *parts) release() {
 // split encodes the section of each part. Each section has its own memory, because its proposer
 // owns it. split returns the error of an op that does not fit its keyspace.
 func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) error {
-	ps.route = groups[0].route
 	shards := len(groups)
 	if cap(ps.byShard) < shards {
 		ps.byShard = make([]part, shards)
@@ -338,12 +353,12 @@ func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) error {
 	}
 	judge := -1
 	if w.ID.IsJudged() && shards > 1 {
-		judge = w.judgeSlot(shards)
+		judge = ps.judgeSlot(w)
 		ps.judged = w.ID.JudgedBy(groups[judge].number, dedup.Use{})
 	}
 	ops := w.len()
 	for i := range ops {
-		s, key := w.slot(i, ps.route)
+		s, key := ps.slot(w, i)
 		if err := w.Ops.Fits(groups[s].kind, i); err != nil {
 			return err
 		}
@@ -353,7 +368,7 @@ func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) error {
 			if judge >= 0 && s != judge {
 				id = &ps.judged
 			}
-			p.writer.Reset(make([]byte, 0, sectionSizeHint+ops/shards*sectionSizeHint/4), groups[s].of(), id)
+			p.writer.Reset(make([]byte, 0, sectionSizeHint+ops/shards*sectionSizeHint/4), ps.routeOf(s), id)
 			if len(w.Spaces) == 0 {
 				p.writer.SetSettings(ks.ByNumber)
 			} else {

@@ -317,7 +317,7 @@ const hinderedMax = 4 * time.Second
 
 // hinder puts a heldGroup between a shard and its log, and returns it.
 func hinder(n *Node, ks *Keyspace, shard int, h heldGroup) *heldGroup {
-	g := n.registry.groups.Load().byFirst[ks.FirstGroup][shard]
+	g := n.registry.groups.Load().byFirst[ks.FirstGroup].all[shard]
 	r := g.replica.Load()
 	h.Group, h.entries = r.group, new(atomic.Int32)
 	reconfigure(n, g, func(cfg *propose.Config) { cfg.Group = &h })
@@ -521,7 +521,7 @@ func TestAFullQueueRefusesTheWholeRequest(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 4)
 	ks := keyspaces[3]
-	groups := n.registry.groups.Load().byFirst[ks.FirstGroup]
+	groups := n.registry.groups.Load().byFirst[ks.FirstGroup].all
 	// fill takes all room of a queue that was empty. An empty queue takes any proposal, but a queue
 	// with entries takes none as large as the queue.
 	fill := func(t *testing.T, g *shardReplica) *propose.Proposal {

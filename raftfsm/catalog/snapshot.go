@@ -16,10 +16,12 @@ func (c *Catalog) Snapshot() (raft.FSMSnapshot, error) {
 
 type snapshot struct{ view *View }
 
+var whole = codec.Route{Modulus: 1} // the catalog has one shard; read only
+
 func (s snapshot) Persist(sink raft.SnapshotSink) error {
 	body := s.view.encoded()
 	w := codec.NewStreamWriter(sink)
-	if err := w.Head(codec.KindCatalog, codec.Route{Modulus: 1}, s.view.Applied, -1); err != nil {
+	if err := w.Head(codec.KindCatalog, codec.Head{Index: s.view.Applied, Route: whole}, -1); err != nil {
 		return err
 	}
 	if err := w.Section(codec.StreamCatalog, func(b []byte) []byte { return append(b, body...) }); err != nil {
@@ -46,7 +48,10 @@ func (c *Catalog) Restore(snapshot io.ReadCloser) error {
 
 func readCatalog(r io.Reader) (*View, error) {
 	s := codec.NewStreamReader(r)
-	index, err := s.Head(codec.KindCatalog, codec.Route{Modulus: 1})
+	head, err := s.Head(codec.KindCatalog, whole)
+	if err == nil && head != (codec.Head{Index: head.Index, Route: whole}) {
+		err = fmt.Errorf("%w: a catalog of %+v", codec.ErrSnapshot, head)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +62,7 @@ func readCatalog(r io.Reader) (*View, error) {
 	if kind != codec.StreamCatalog {
 		return nil, fmt.Errorf("%w: section kind %d", codec.ErrSnapshot, kind)
 	}
-	view := &View{Applied: index, changed: make(chan struct{})}
+	view := &View{Applied: head.Index, changed: make(chan struct{})}
 	if err := codec.DecodeJSON(body, view); err != nil {
 		return nil, fmt.Errorf("%w: %w", codec.ErrSnapshot, err)
 	}

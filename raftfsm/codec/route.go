@@ -11,21 +11,24 @@ import (
 //
 //	route:  modulus (uvarint) | residue (uvarint)
 //
-// A replica of another route refuses the whole section, read or snapshot, and changes nothing: the
-// keys stand for other ids there.
+// A replica of another route refuses the whole section or read, and changes nothing: the keys stand for
+// other ids there.
 type Route struct {
-	Modulus uint32 // at least 1
+	Modulus uint32 // at least 1, at most ModulusMax
 	Residue uint32 // below Modulus
 }
 
-// ErrRoute is returned for a section, read or snapshot whose route differs from the replica's.
+// ModulusMax bounds the modulus of a route.
+const ModulusMax = 1<<31 - 1
+
+// ErrRoute is returned for a section, read or snapshot of a route that the replica does not have.
 var ErrRoute = errors.New("it is of another number of shards or of another shard")
 
 func (r Route) String() string { return fmt.Sprintf("shard %d of %d", r.Residue, r.Modulus) }
 
-// AppendTo appends the route. It panics if the residue is not below the modulus.
+// AppendTo appends the route. It panics if the residue is not below the modulus, or the modulus is too large.
 func (r Route) AppendTo(dst []byte) []byte {
-	if r.Residue >= r.Modulus {
+	if r.Residue >= r.Modulus || r.Modulus > ModulusMax {
 		panic(r.String() + " has no form in a log entry")
 	}
 	return binary.AppendUvarint(binary.AppendUvarint(dst, uint64(r.Modulus)), uint64(r.Residue))
@@ -35,7 +38,7 @@ func (r Route) AppendTo(dst []byte) []byte {
 // begin with a route, it returns false.
 func ParseRoute(p []byte) (r Route, rest []byte, ok bool) {
 	modulus, n := binary.Uvarint(p)
-	if n <= 0 || modulus > 1<<32-1 {
+	if n <= 0 || modulus > ModulusMax {
 		return r, nil, false
 	}
 	residue, m := binary.Uvarint(p[n:])
@@ -45,11 +48,16 @@ func ParseRoute(p []byte) (r Route, rest []byte, ok bool) {
 	return Route{uint32(modulus), uint32(residue)}, p[n+m:], true
 }
 
-// Check returns an ErrRoute if the route of a section, read or snapshot differs from
-// the replica's.
+// Check returns an ErrRoute if the route of a section or read differs from the replica's.
 func (r Route) Check(of Route) error {
 	if r == of {
 		return nil
 	}
 	return fmt.Errorf("%w: %s, and the replica is of %s", ErrRoute, of, r)
+}
+
+// GrowsTo reports whether a shard of route r has the route later, or has it now. A shard that splits keeps
+// its number, and its modulus is multiplied.
+func (r Route) GrowsTo(later Route) bool {
+	return r.Residue == later.Residue && later.Modulus%r.Modulus == 0
 }

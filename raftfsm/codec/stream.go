@@ -14,7 +14,7 @@ import (
 //
 //	section:  kind (1) | length of payload (4) | payload | CRC32C of all before (4)
 //	head:     "countd snapshot" | version 1 (1) | state kind (1) | cold rows (1) | applied index (8)
-//	          | bytes of all sections of blocks (8) | route
+//	          | bytes of all sections of blocks (8) | route | abandoned attempt (uvarint), if any
 //	          cold rows: 0 none, 1 named, 2 carried, as to another node; the bytes of blocks are
 //	          those of the carried form, 0 for none. A catalog is shard 0 of 1
 //	catalog:  JSON
@@ -111,17 +111,28 @@ func FinishSection(section []byte) []byte {
 	return binary.LittleEndian.AppendUint32(section, crc32.Checksum(section, castagnoli))
 }
 
-// Head writes the head. blocks is the number of bytes that carried cold rows add to the stream, or
-// -1 for a stream without cold rows.
-func (s *StreamWriter) Head(state Kind, route Route, index uint64, blocks int64) error {
+// Head is what the head of a snapshot says of its contents.
+type Head struct {
+	Index     uint64 // index of the last entry
+	Route     Route
+	Abandoned uint64 // the highest attempt to split the shard that is void; 0 for none
+}
+
+// Head writes the head of a snapshot of the kind state. blocks is the number of bytes that carried cold
+// rows add to the stream, or -1 for a stream without cold rows.
+func (s *StreamWriter) Head(state Kind, h Head, blocks int64) error {
 	return s.Section(StreamHead, func(b []byte) []byte {
 		cold := byte(coldNamed)
 		if blocks < 0 {
 			cold, blocks = coldNone, 0
 		}
 		b = append(append(b, streamMagic...), streamVersion, byte(state), cold)
-		b = binary.LittleEndian.AppendUint64(b, index)
-		return route.AppendTo(binary.LittleEndian.AppendUint64(b, uint64(blocks)))
+		b = binary.LittleEndian.AppendUint64(b, h.Index)
+		b = h.Route.AppendTo(binary.LittleEndian.AppendUint64(b, uint64(blocks)))
+		if h.Abandoned == 0 {
+			return b
+		}
+		return binary.AppendUvarint(b, h.Abandoned)
 	})
 }
 

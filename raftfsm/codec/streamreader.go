@@ -84,17 +84,14 @@ func (s *StreamReader) Next() (kind byte, payload []byte, err error) {
 	return head[0], s.buf[:n], nil
 }
 
-// Head reads the head of a snapshot and returns its index. It returns an ErrRoute for a
-// snapshot whose route differs.
-func (s *StreamReader) Head(state Kind, route Route) (index uint64, err error) {
+// Head reads the head of a snapshot of the kind state. It returns an ErrRoute for a snapshot with a route
+// that a shard of the given route never has.
+func (s *StreamReader) Head(state Kind, route Route) (Head, error) {
 	h, _, err := s.head(state)
-	if err != nil {
-		return 0, err
+	if err == nil && !route.GrowsTo(h.Route) {
+		err = fmt.Errorf("%w: %w", ErrSnapshot, route.Check(h.Route))
 	}
-	if err := route.Check(h.route); err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrSnapshot, err)
-	}
-	return h.index, nil
+	return h.Head, err
 }
 
 // CarriedHead reads the head of a snapshot. It returns the head that the same snapshot has if it
@@ -113,10 +110,9 @@ func (s *StreamReader) CarriedHead(state Kind) (payload []byte, blocks int64, er
 }
 
 type streamHead struct {
+	Head
 	cold   byte
-	index  uint64
 	blocks int64
-	route  Route
 }
 
 // head reads the head of a snapshot of the kind state.
@@ -147,10 +143,16 @@ func parseHead(kind byte, p []byte, state Kind) (h streamHead, err error) {
 	if at[1] != byte(state) {
 		return h, fmt.Errorf("it is of %s, not of %s", Kind(at[1]), state)
 	}
-	h.cold, h.index, h.blocks = at[2], binary.LittleEndian.Uint64(at[3:]), int64(binary.LittleEndian.Uint64(at[11:]))
+	h.cold, h.Index, h.blocks = at[2], binary.LittleEndian.Uint64(at[3:]), int64(binary.LittleEndian.Uint64(at[11:]))
 	rest, ok := []byte(nil), false
-	if h.route, rest, ok = ParseRoute(p[streamHeadSize:]); !ok || len(rest) > 0 {
+	if h.Route, rest, ok = ParseRoute(p[streamHeadSize:]); !ok {
 		return h, fmt.Errorf("route % x", p[streamHeadSize:])
+	}
+	if len(rest) > 0 {
+		n := 0
+		if h.Abandoned, n = binary.Uvarint(rest); n != len(rest) || h.Abandoned == 0 {
+			return h, fmt.Errorf("abandoned attempt % x", rest)
+		}
 	}
 	if h.cold > coldCarried || h.blocks < 0 || h.cold == coldNone && h.blocks > 0 || h.cold != coldNone && state != KindCounters {
 		return h, fmt.Errorf("cold rows %d of %d bytes", h.cold, h.blocks)

@@ -98,7 +98,7 @@ func TestPostsKeepNoReplica(t *testing.T) {
 func postsKeepNoReplica(t *testing.T, c *Machine, failure error) {
 	t.Helper()
 	q := &PostsQuery{Limit: 3}
-	read := &raftfsm.Read{IDs: []uint64{7, 8}, Parts: []raftfsm.Part{{Keys: []uint64{3}, At: []int{0}}, {Shard: 1, Keys: []uint64{4}, At: []int{1}}}, Route: raftfsm.NewRoute(2, 2, false)}
+	read := &raftfsm.Read{IDs: []uint64{7, 8}, Parts: []raftfsm.Part{{Route: codectest.Whole, Keys: []uint64{3}, At: []int{0}}, {Shard: 1, Keys: []uint64{4}, At: []int{1}}}, Route: raftfsm.NewRoute(2, 2, false)}
 	q.Split(read)
 	if err := q.Answer(c, &read.Parts[0], false, soon()); err != nil || q.parts[0].counters != c {
 		t.Fatalf("%v, %v", q.parts[0].counters, err)

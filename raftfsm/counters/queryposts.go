@@ -178,8 +178,8 @@ func readOutboxes(missing []missingOutbox, deadline time.Time, of func(author in
 }
 
 // Join implements Query. It merges the posts of all shards. If an outbox on disk could not be read
-// or has moved, Join makes the read ask its shard again, now with disk set. Answer then repeats its
-// reads until no outbox moves meanwhile.
+// or has moved, or if a shard has split, Join makes the read ask that shard again, now with disk set.
+// Answer then repeats its reads until no outbox moves meanwhile.
 func (q *PostsQuery) Join(read *raftfsm.Read) (again bool) {
 	defer func() { // let the garbage collector free replicas and outboxes
 		q.newest.Reset(0)
@@ -199,11 +199,14 @@ func (q *PostsQuery) Join(read *raftfsm.Read) (again bool) {
 			q.Unreadable = append(q.Unreadable, s)
 		case of.counters != nil:
 			of.outboxes = of.counters.newest(p.Keys, p.At, &q.selected, &q.newest)
+			if !of.counters.Routed(p.Route) { // Answer compared the route before the outboxes were read
+				of.disk, again = true, true
+			}
 		default:
 			q.addWords(p)
 		}
 	}
-	if q.readMissing(read) {
+	if again || q.readMissing(read) {
 		return true
 	}
 	for _, post := range q.newest.Posts() {

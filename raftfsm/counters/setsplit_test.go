@@ -24,9 +24,13 @@ import (
 type setSplitterInMemory struct {
 	from   *members.Group
 	others []*members.Group
+	routed func() bool // reports whether the shard that splits answers reads
 }
 
 func (d *setSplitterInMemory) Split(s *raftfsm.Split, at members.State) ([]members.State, error) {
+	if d.routed() {
+		return nil, errors.New("the shard answers reads while its sets change")
+	}
 	view, err := d.from.OpenView(at)
 	if err != nil {
 		return nil, err
@@ -134,7 +138,7 @@ func TestSetsSplitThenApply(t *testing.T) {
 		}
 
 		partOf = func(row uint64) int { return int(row % 3) }
-		s := &raftfsm.Split{Index: split.fsm.Applied() + 1, Routes: []codec.Route{{Modulus: 3}, {Modulus: 3, Residue: 1}, {Modulus: 3, Residue: 2}}, PartOf: partOf}
+		s := &raftfsm.Split{Index: split.fsm.Applied() + 1, Attempt: 1, From: codectest.Whole, Routes: []codec.Route{{Modulus: 3}, {Modulus: 3, Residue: 1}, {Modulus: 3, Residue: 2}}, PartOf: partOf}
 		before := split.fsm.State()
 		if held := split.fsm.Members().State(); held != (members.State{}) {
 			err := split.fsm.Split(s, []raftfsm.Machine{New(raftfsm.Places{}), New(raftfsm.Places{})})
@@ -142,7 +146,10 @@ func TestSetsSplitThenApply(t *testing.T) {
 				t.Fatalf("split without a splitter: %v, %+v, before it %+v", err, split.fsm.State(), before)
 			}
 		}
-		splitter := &setSplitterInMemory{from: split.fsm.Members(), others: []*members.Group{all[2].fsm.Members(), all[3].fsm.Members()}}
+		splitter := &setSplitterInMemory{
+			from: split.fsm.Members(), others: []*members.Group{all[2].fsm.Members(), all[3].fsm.Members()},
+			routed: func() bool { return split.fsm.Routed(s.From) || split.fsm.Routed(s.Routes[0]) },
+		}
 		split.fsm.Between(func(held raftfsm.Contents) { held.(*contents).sets.splitter = splitter })
 		if err := split.fsm.Split(s, []raftfsm.Machine{all[2].fsm, all[3].fsm}); err != nil {
 			t.Fatal(err)

@@ -26,6 +26,7 @@ func (c *contents) Split(s *raftfsm.Split, parts []raftfsm.Contents) error {
 	if c.sets.splitter == nil {
 		return errSetsStay
 	}
+	s.Withdraw()
 	states, err := c.sets.splitter.Split(s, c.sets.at)
 	for i := range states {
 		parts[i].(*contents).sets.at = states[i]

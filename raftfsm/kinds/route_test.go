@@ -91,7 +91,8 @@ func TestSectionsOfAnotherRouteChangeNothing(t *testing.T) {
 	}
 }
 
-// A replica refuses a snapshot of another route, and changes nothing.
+// A replica refuses a snapshot of a route that its shard never has, and changes nothing. It takes a snapshot
+// of a route to which its shard grows, and has that route then.
 func TestSnapshotsOfAnotherRouteAreRefused(t *testing.T) {
 	for _, kind := range allKinds {
 		m := All.New(kind, raftfsm.Places{})
@@ -99,7 +100,7 @@ func TestSnapshotsOfAnotherRouteAreRefused(t *testing.T) {
 		m.Apply(codectest.Next(m, codec.AppendChecksum(append(dedup.AppendClock(codec.BeginEntry(nil, kind, 1), time.UnixMilli((24*time.Hour).Milliseconds()), testLimits),
 			routed(kind, codec.Route{Modulus: 7, Residue: 3}, dedup.RequestID{})...))))
 		before := m.State()
-		for _, other := range []codec.Route{{Modulus: 21, Residue: 3}, {Modulus: 7, Residue: 4}} {
+		for _, other := range []codec.Route{{Modulus: 21, Residue: 4}, {Modulus: 7, Residue: 4}, {Modulus: 13, Residue: 3}, {Modulus: 4, Residue: 3}} {
 			from := All.New(kind, raftfsm.Places{})
 			from.SetRoute(other)
 			stream := codectest.Persisted(t, from)
@@ -114,6 +115,17 @@ func TestSnapshotsOfAnotherRouteAreRefused(t *testing.T) {
 			if err := codectest.Restore(again, stream); err != nil {
 				t.Errorf("%s of its own route: %v", kind, err)
 			}
+		}
+		later := codec.Route{Modulus: 21, Residue: 3}
+		from := All.New(kind, raftfsm.Places{})
+		from.SetRoute(later)
+		stream := codectest.Persisted(t, from)
+		if err := codectest.Restore(m, stream); err != nil || m.Route() != later || !bytes.Equal(codectest.Persisted(t, m), stream) {
+			t.Errorf("%s of %s: %v, it has %s", kind, later, err, m.Route())
+		}
+		opened, err := All.OpenSnapshot(bytes.NewReader(stream), kind, codec.Route{Modulus: 7, Residue: 3})
+		if err != nil || opened.Route() != later {
+			t.Errorf("%s of %s: opened with %v: it has %s", kind, later, err, opened.Route())
 		}
 	}
 }

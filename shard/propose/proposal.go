@@ -10,6 +10,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/rpc"
 )
 
 // Proposal is the part of a request that concerns one group. The answer is set when Wait has
@@ -80,7 +81,7 @@ func (q *Proposal) answer() error {
 	case dedup.Expired:
 		return errs.ErrExpired
 	case dedup.Misrouted:
-		return errs.ErrMisrouted
+		return rpc.ErrMisrouted(q.Result.Modulus, fmt.Sprintf("the replica is of %d shards", q.Result.Modulus))
 	case dedup.Full:
 		return fmt.Errorf("%w: the key cannot be remembered now", errs.ErrOverloaded)
 	}

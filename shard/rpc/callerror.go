@@ -29,19 +29,21 @@ var (
 // The encoding of an error:
 //
 //	┌────────┬───────────────────┬────────┬─────────────────┬──────┐
-//	│  code  │ leader's length L │ leader │ text's length N │ text │
+//	│  code  │ detail's length L │ detail │ text's length N │ text │
 //	│ 1 byte │      uvarint      │   L    │     uvarint     │  N   │
 //	└────────┴───────────────────┴────────┴─────────────────┴──────┘
 //
-// For no error, the encoding is only the code 0.
+// The detail of ErrNoLeader is the key of the leading node. The detail of ErrMisrouted is the modulus, as
+// a uvarint. Other errors have none. For no error, the encoding is only the code 0.
 
 // Code identifies an encoded error. A number is never reused for another error.
 type Code uint8
 
 const (
-	codeOK       Code = 0
-	CodeOther    Code = 1 // any error without a code of its own; the call's outcome is unknown
-	codeNoLeader Code = 4
+	codeOK        Code = 0
+	CodeOther     Code = 1 // any error without a code of its own; the call's outcome is unknown
+	codeNoLeader  Code = 4
+	codeMisrouted Code = 19
 
 	ErrorTextMax = 1 << 10 // bytes of an error's text; the rest is cut off
 	LeaderKeyMax = 128     // bytes; a node key is a name of at most 64 bytes and an instance
@@ -58,6 +60,7 @@ var callCodes = []struct {
 }{
 	{2, errs.ErrOutcomeUnknown},
 	{3, ErrCallLost},
+	{codeMisrouted, errs.ErrMisrouted},
 	{codeNoLeader, errs.ErrNoLeader},
 	{5, errs.ErrNoQuorum},
 	{6, errs.ErrOverloaded},
@@ -81,6 +84,8 @@ type Error struct {
 	Code   Code
 	Text   string
 	Leader string // key of the leading node, for an ErrNoLeader; "" if unknown
+	// Modulus is the number of shards by the route of the replica, for an ErrMisrouted; 0 if unknown.
+	Modulus uint32
 }
 
 func (e *Error) Error() string { return e.Text }
@@ -97,6 +102,20 @@ func (e *Error) Unwrap() error {
 // ErrLedBy returns an ErrNoLeader that names the leading node; "" if it is unknown.
 func ErrLedBy(leader string) error {
 	return &Error{Code: codeNoLeader, Text: errs.ErrNoLeader.Error(), Leader: leader}
+}
+
+// ErrMisrouted returns an errs.ErrMisrouted of a replica whose route has the modulus.
+func ErrMisrouted(modulus uint32, text string) error {
+	return &Error{Code: codeMisrouted, Text: errs.ErrMisrouted.Error() + ": " + text, Modulus: modulus}
+}
+
+// ModulusOf returns the modulus that an ErrMisrouted names, or 0.
+func ModulusOf(err error) uint32 {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Modulus
+	}
+	return 0
 }
 
 // LeaderHint returns the key of the leading node that err names, or "".
@@ -127,11 +146,14 @@ func AppendError(dst []byte, err error) []byte {
 	if code == codeOK {
 		return dst
 	}
-	leader := ""
-	if code == codeNoLeader {
-		leader = LeaderHint(err)
+	switch code {
+	case codeNoLeader:
+		dst = AppendText(dst, LeaderHint(err), LeaderKeyMax)
+	case codeMisrouted:
+		dst = wire.AppendBytes(dst, binary.AppendUvarint(nil, uint64(ModulusOf(err))))
+	default:
+		dst = append(dst, 0)
 	}
-	dst = AppendText(dst, leader, LeaderKeyMax)
 	return AppendText(dst, err.Error(), ErrorTextMax)
 }
 
@@ -166,7 +188,12 @@ func readError(r *wire.Reader) *Error {
 	if told.Unwrap() == nil {
 		told.Code = CodeOther
 	}
-	told.Leader = string(r.Take(r.UintTo(LeaderKeyMax)))
+	if detail := r.Take(r.UintTo(LeaderKeyMax)); told.Code == codeMisrouted {
+		modulus, _ := binary.Uvarint(detail) // 0 if it is no number
+		told.Modulus = uint32(modulus)
+	} else {
+		told.Leader = string(detail)
+	}
 	told.Text = string(r.Take(r.UintTo(ErrorTextMax)))
 	return told
 }

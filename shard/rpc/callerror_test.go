@@ -20,7 +20,7 @@ func TestCallErrorsComeOutAsTheyWere(t *testing.T) {
 				t.Errorf("%v with %q behind it", told, rest)
 			}
 			for _, other := range callCodes {
-				if other.code != known.code && errors.Is(told, other.err) {
+				if other.code != known.code && errors.Is(told, other.err) != errors.Is(known.err, other.err) {
 					t.Errorf("it is %v too", other.err)
 				}
 			}
@@ -60,6 +60,18 @@ func TestCallErrorKeepsTheLeader(t *testing.T) {
 	}
 	if got := LeaderHint(errors.New("another")); got != "" {
 		t.Errorf("another error's leader is %q", got)
+	}
+}
+
+func TestCallErrorKeepsTheModulus(t *testing.T) {
+	for err, want := range map[error]uint32{fmt.Errorf("group 7: %w", ErrMisrouted(21, "it is of 7")): 21, errs.ErrMisrouted: 0, ErrLedBy("a"): 0, errs.ErrDraining: 0} {
+		first, _, failed := ParseError(AppendError(nil, err))
+		mustDo(t, failed)
+		again, _, failed := ParseError(AppendError(nil, fmt.Errorf("asked on: %w", first)))
+		mustDo(t, failed)
+		if ModulusOf(err) != want || ModulusOf(again) != want || errors.Is(again, errs.ErrMisrouted) != errors.Is(err, errs.ErrMisrouted) || LeaderHint(again) != LeaderHint(err) {
+			t.Errorf("%v: modulus %d of %v", err, ModulusOf(again), again)
+		}
 	}
 }
 

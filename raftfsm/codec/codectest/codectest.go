@@ -154,7 +154,7 @@ type Part struct {
 func StreamOf(state codec.Kind, index uint64, parts []Part, rows, digest uint64) []byte {
 	var b bytes.Buffer
 	w := codec.NewStreamWriter(&b)
-	_ = w.Head(state, Whole, index, -1) // a write to a Buffer never fails
+	_ = w.Head(state, codec.Head{Index: index, Route: Whole}, -1) // a write to a Buffer never fails
 	for _, p := range parts {
 		_ = w.Section(p.Kind, func(b []byte) []byte { return append(b, p.Payload...) })
 	}
