@@ -132,7 +132,7 @@ func cutsOf(op int, cuts []engine.Cut) (own, later []engine.Cut) {
 	return cuts[:n], cuts[n:]
 }
 
-// appendAdded appends ,"added":{column:delta,…} if floors reduced deltas of an op. cuts begins with
+// appendAdded appends ,"added":{column:delta,…} if bounds changed deltas of an op. cuts begins with
 // the cuts of this op; appendAdded returns the cuts of later ops.
 func appendAdded(dst []byte, ks *shard.Keyspace, op int, cuts []engine.Cut) ([]byte, []engine.Cut) {
 	cuts, later := cutsOf(op, cuts)

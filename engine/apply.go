@@ -13,7 +13,7 @@ import "sync/atomic"
 // Apply first brings cold rows of ops into memory. If it cannot read one, it returns an
 // error and applies nothing.
 //
-// After Apply, the method Cuts returns the deltas that floors cut short.
+// After Apply, the method Cuts returns the deltas that bounds changed.
 func (t *Table) Apply(ops []Op, width int, rows []int64, overflows []Overflow) ([]Overflow, error) {
 	return t.ApplyJudged(ops, width, rows, overflows, nil)
 }
@@ -49,7 +49,7 @@ func (t *Table) ApplyJudged(ops []Op, width int, rows []int64, overflows []Overf
 	return overflows, nil
 }
 
-// Cuts returns the deltas of the last Apply that floors cut short, ordered by op. The
+// Cuts returns the deltas of the last Apply that bounds changed, ordered by op. The
 // slice is valid until the next Apply; only the goroutine that calls Apply may call Cuts.
 func (t *Table) Cuts() []Cut { return t.cuts }
 

@@ -77,3 +77,29 @@ func TestCutsNameTheirOps(t *testing.T) {
 		t.Errorf("cuts of the Apply before: %v", tab.Cuts())
 	}
 }
+
+// Refusal names the cell that the present row refuses. If the row has changed so that it refuses
+// none, Refusal names a cell that some count refuses.
+func TestRefusal(t *testing.T) {
+	two := Op{Kind: OpAdd, Cells: []Cell{{1, 1}, {2, 1}}}
+	floorAndUp := Op{Kind: OpAdd, Cells: []Cell{{FloorMark | 1, 0}, {1, -1}, {2, 1}}}
+	for _, test := range []struct {
+		name   string
+		op     Op
+		row    []int64
+		column uint8
+	}{
+		{"the first", two, []int64{0, math.MaxInt64, 0}, 1},
+		{"the second", two, []int64{0, 0, math.MaxInt64}, 2},
+		{"neither now", two, []int64{0, 0, 0}, 1},
+		{"no row", two, nil, 1},
+		{"not the floored", floorAndUp, []int64{0, math.MinInt64, 0}, 2},
+		{"down", Op{Kind: OpAdd, Cells: []Cell{{3, -1}}}, nil, 3},
+		{"a floor that is new", floored(1, 1, -1, 0), []int64{0, math.MinInt64}, 1},
+		{"a read before", Op{Kind: OpAdd, Cells: []Cell{{0, 0}, {63, 2}}}, nil, 63},
+	} {
+		if got := test.op.Refusal(test.row); got != (Overflow{Column: test.column}) {
+			t.Errorf("%s: %+v, want column %d", test.name, got, test.column)
+		}
+	}
+}

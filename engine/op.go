@@ -51,7 +51,7 @@ const FloorMark = 0x80
 // IsBound reports whether the cell bounds the next cell and changes nothing itself.
 func (c *Cell) IsBound() bool { return c.Column >= ColumnsMax }
 
-// Cut is a delta that a floor cut short.
+// Cut is a delta that the table changed, because of the bound in the cell before it.
 type Cut struct {
 	Op     int // index of the op in the argument of Apply
 	Column uint8
@@ -112,7 +112,27 @@ func (op *Op) HasValue() bool {
 	return false
 }
 
-// change applies the op's cells to row, and appends the deltas that floors cut short to cuts.
+// Refusal returns the likely refusal of an OpAdd that was refused before. row is the present row of
+// the op, or nil. If row does not refuse the op, Refusal names the first cell that a count at the end
+// of its range refuses.
+func (op *Op) Refusal(row []int64) Overflow {
+	var counts [ColumnsMax]int64
+	copy(counts[:], row)
+	for range 2 {
+		if _, refused, ok := op.change(counts[:], 0, nil); !ok {
+			return refused
+		}
+		for i := range op.Cells {
+			end := &counts[op.Cells[i].Column%ColumnsMax] // a bound's next cell overwrites it
+			if *end = math.MaxInt64; op.Cells[i].Value < 0 {
+				*end = math.MinInt64
+			}
+		}
+	}
+	return Overflow{Column: op.Cells[len(op.Cells)-1].Column}
+}
+
+// change applies the op's cells to row, and appends a Cut to cuts for each delta that a bound changed.
 // number is the index of the op. If a column refuses the op, change returns the refusal and false;
 // row and cuts may then be partly changed.
 func (op *Op) change(row []int64, number int, cuts []Cut) (_ []Cut, refused Overflow, ok bool) {

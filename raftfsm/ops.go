@@ -12,6 +12,9 @@ import (
 // ErrOtherOps is wrapped by the error for an op that shards of the keyspace's kind do not accept.
 var ErrOtherOps = errors.New("the keyspace is of another kind than the op")
 
+// ErrNoMembers is returned for an op that adds or removes a member of a column that is not additive.
+var ErrNoMembers = errors.New("increments of the column do not add to its count, so it has no members")
+
 // Ops are the ops of one write. Each kind has its own types of Ops. Package shard appends each op,
 // which an index names, to the section of its shard. A write to several keyspaces has Ops of one
 // type, which fits the kinds of all of them.
@@ -21,16 +24,17 @@ type Ops interface {
 	// ID returns the id of an op, or 0 for an op without an id.
 	ID(op int) uint64
 	// Fits returns nil if shards of a kind accept the op, and otherwise an error that wraps
-	// ErrOtherOps.
-	Fits(kind codec.Kind, op int) error
+	// ErrOtherOps or ErrNoMembers. The settings are those of the columns; nil means no settings.
+	Fits(kind codec.Kind, settings *Settings, op int) error
 	// AppendTo appends an op to a section. The op must fit the shard's kind. The section contains
 	// key in place of the op's id. AppendTo panics on an op that the format cannot express.
 	AppendTo(w *RequestWriter, key uint64, op int)
 	// See calls the visitor with an op and its key, as Kind.Check does for each op in a section.
 	See(v Visitor, key uint64, op int) error
 	// Refusable reports whether a shard could have refused the op. If so, refused is the refusal,
-	// without its field Op. row is the op's result row, or nil for a write without results.
-	Refusable(op int, row []int64) (refused engine.Overflow, could bool)
+	// without its field Op. row is the op's result row, or empty for a write without results. The
+	// settings are those of the columns; nil means no settings.
+	Refusable(op int, row []int64, settings *Settings) (refused engine.Overflow, could bool)
 }
 
 // Visitor receives the ops of a write or of a section. It must not keep them. An error of a method

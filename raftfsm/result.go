@@ -12,7 +12,7 @@ type Result struct {
 	Modulus   uint32                 // of the shard's route; why requests of the entry were misrouted
 	Rows      []int64                // by op of the entry; each is the row right after its op
 	Overflows []engine.Overflow      // refused ops, ascending by their number in the entry
-	Cuts      []engine.Cut           // deltas that floors reduced, ascending by the number of their op in the entry
+	Cuts      []engine.Cut           // deltas that bounds changed, ascending by the number of their op in the entry
 	Changed   []int                  // numbers of the ops that changed a set of members, ascending
 	outcomes  []dedup.Outcome        // by request of the entry; nil if all were applied
 	met       []int64                // by request, see dedup.Memory.Met; nil if all were applied

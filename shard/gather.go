@@ -14,8 +14,8 @@ import (
 
 // gather fills the answer of the write from the results of the shards that answered. It returns
 // the error of the write.
-func (ps *parts) gather(w *Write, groups []*shardReplica) error {
-	ps.overflows(w)
+func (ps *parts) gather(w *Write, ks *Keyspace, groups []*shardReplica) error {
+	ps.overflows(w, ks)
 	ps.answerSections(w)
 	err := ps.failure(w)
 	w.Duplicate, w.Repeated = err == nil && ps.repeated(w), err == nil
@@ -72,7 +72,7 @@ func (p *part) wasPartlyRefused() bool { return p.proposal.Outcome() == dedup.Pa
 
 // overflows fills w.Overflows with the refused ops of the parts that answered, and w.Unknown with
 // the ops that may have been refused. Both are in the order of the write.
-func (ps *parts) overflows(w *Write) {
+func (ps *parts) overflows(w *Write, ks *Keyspace) {
 	refusals := false
 	for s := range ps.byShard {
 		p := &ps.byShard[s]
@@ -88,19 +88,14 @@ func (ps *parts) overflows(w *Write) {
 		if !p.answered() {
 			continue
 		}
-		var row []int64
-		if w.Width > 0 {
-			row = p.proposal.Row(at[s], w.Width)
+		refused, is := p.proposal.Overflow(at[s], &p.from)
+		if p.wasRefused() || p.wasPartlyRefused() {
+			refused, is = w.Ops.Refusable(i, p.proposal.Row(at[s], w.Width), w.space(ks, i).ByNumber)
 		}
-		refused, could := w.Ops.Refusable(i, row)
-		if p.wasRefused() && could {
-			refused.Op = i
-			w.Overflows = append(w.Overflows, refused)
-		} else if p.wasPartlyRefused() && could {
+		if refused.Op = i; is && p.wasPartlyRefused() {
 			w.Unknown = append(w.Unknown, i)
-		} else if o, is := p.proposal.Overflow(at[s], &p.from); is {
-			o.Op = i
-			w.Overflows = append(w.Overflows, o)
+		} else if is {
+			w.Overflows = append(w.Overflows, refused)
 		}
 		at[s]++
 	}

@@ -128,11 +128,13 @@ func (o toyOp) appendTo(b []byte) []byte {
 
 type toyOps []toyOp
 
-func (o toyOps) Len() int                                               { return len(o) }
-func (o toyOps) ID(op int) uint64                                       { return o[op].id }
-func (o toyOps) Fits(kind codec.Kind, _ int) error                      { return raftfsm.FitsOnly(codec.KindTest, kind) }
-func (o toyOps) See(raftfsm.Visitor, uint64, int) error                 { return nil }
-func (o toyOps) Refusable(int, []int64) (_ engine.Overflow, could bool) { return }
+func (o toyOps) Len() int         { return len(o) }
+func (o toyOps) ID(op int) uint64 { return o[op].id }
+func (o toyOps) Fits(kind codec.Kind, _ *raftfsm.Settings, _ int) error {
+	return raftfsm.FitsOnly(codec.KindTest, kind)
+}
+func (o toyOps) See(raftfsm.Visitor, uint64, int) error                                    { return nil }
+func (o toyOps) Refusable(int, []int64, *raftfsm.Settings) (_ engine.Overflow, could bool) { return }
 func (o toyOps) AppendTo(w *raftfsm.RequestWriter, key uint64, op int) {
 	w.Put(toyOp{key, o[op].value}.appendTo(w.Buffer()), false)
 }

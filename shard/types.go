@@ -149,7 +149,7 @@ type Write struct {
 
 	Rows      []int64           // for each op, Width columns of its row as it was right after the op
 	Overflows []engine.Overflow // refused ops, ascending by index; they changed nothing
-	Cuts      []engine.Cut      // deltas that floors reduced, ascending by index of the op; none for a repeat
+	Cuts      []engine.Cut      // deltas that bounds changed, ascending by index of the op; none for a repeat
 	Changed   []int             // indexes of ops that changed a set of members, ascending; none for a repeat
 	Unknown   []int             // for a repeat: indexes of ops that were applied or refused, but no shard remembers which; ascending
 	// Duplicate reports that the request is a repeat. For a key, the shard that judges the key
@@ -182,6 +182,13 @@ type Answer struct {
 type Permission interface {
 	// Still returns nil if the client is still allowed, and otherwise the error for the write.
 	Still() error
+}
+
+func (w *Write) space(ks *Keyspace, op int) *Keyspace {
+	if len(w.Spaces) == 0 {
+		return ks
+	}
+	return w.Spaces[w.In[op]]
 }
 
 // Permitted returns an error unless the client may make the write now.

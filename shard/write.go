@@ -156,7 +156,7 @@ func (wr *writer) apply(ks *Keyspace, w *Write) error {
 		}
 	}
 	wr.settle(ps.byShard, groups, w, ps.timer)
-	return ps.gather(w, groups)
+	return ps.gather(w, ks, groups)
 }
 
 // explained adds ErrKeyAhead to the refusal of a key whose time is ahead. ErrExpired alone would
@@ -359,7 +359,9 @@ func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) error {
 	ops := w.len()
 	for i := range ops {
 		s, key := ps.slot(w, i)
-		if err := w.Ops.Fits(groups[s].kind, i); err != nil {
+		if err := w.Ops.Fits(groups[s].kind, w.space(ks, i).ByNumber, i); errors.Is(err, raftfsm.ErrNoMembers) {
+			return &errs.ArgumentError{Field: "column", Problem: err.Error()}
+		} else if err != nil {
 			return err
 		}
 		p := &ps.byShard[s]
@@ -369,11 +371,7 @@ func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) error {
 				id = &ps.judged
 			}
 			p.writer.Reset(make([]byte, 0, sectionSizeHint+ops/shards*sectionSizeHint/4), ps.routeOf(s), id)
-			if len(w.Spaces) == 0 {
-				p.writer.SetSettings(ks.ByNumber)
-			} else {
-				p.writer.SetSettings(w.Spaces[w.In[i]].ByNumber)
-			}
+			p.writer.SetSettings(w.space(ks, i).ByNumber)
 			p.used = true
 		}
 		w.Ops.AppendTo(&p.writer, key, i)

@@ -111,3 +111,33 @@ func TestFloorsWithoutAForm(t *testing.T) {
 		})
 	}
 }
+
+// Refusable names the cell that may have refused an op, with the floors of columns in mind.
+func TestRefusable(t *testing.T) {
+	floors := raftfsm.SettingsOf([]string{"a", "b"}, column.Settings[int64]{Floors: map[string]int64{"a": 0}})
+	down := engine.Op{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: -1}, {Column: 1, Value: -1}}}
+	for name, test := range map[string]struct {
+		op     engine.Op
+		of     *raftfsm.Settings
+		column uint8
+		could  bool
+	}{
+		"without floors":     {down, nil, 0, true},
+		"with a floor":       {down, floors, 1, true},
+		"only floors now":    {add(1, 0, -1), floors, 0, true}, // the floor may be newer than the refusal
+		"its own floor":      {floored(1, 1, -1, 0), nil, 1, true},
+		"a read":             {add(1, 1, 0), nil, 0, false},
+		"a set":              {engine.Op{Kind: engine.OpSet, Cells: []engine.Cell{{Column: 1, Value: 1}}}, nil, 0, false},
+		"a delete":           {engine.Op{Kind: engine.OpDelete}, nil, 0, false},
+		"a take":             {engine.Op{Kind: engine.OpTake, Cells: []engine.Cell{{Column: 1, Value: 1}}}, nil, 0, false},
+		"a join":             {engine.Join(1, 1, 7), floors, 1, true},
+		"a leave":            {engine.Leave(1, 1, 7), floors, 1, true},
+		"a leave to a floor": {engine.Leave(1, 0, 7), floors, 0, true},
+		"a copy":             {engine.Copy(1, 1, 7, 5), floors, 0, false},
+		"a clear":            {engine.Op{Kind: engine.OpClearMembers}, nil, 0, false},
+	} {
+		if refused, could := (Ops{test.op}).Refusable(0, nil, test.of); could != test.could || refused != (engine.Overflow{Column: test.column}) {
+			t.Errorf("%s: %+v, %v", name, refused, could)
+		}
+	}
+}

@@ -20,7 +20,7 @@ func (c *contents) feedHot(now int64, r *raftfsm.Result) {
 			op, next = cut.Op, 1
 		}
 		for cells := ops[op].Cells; next < len(cells); next++ {
-			if c := &cells[next]; cells[next-1].Column == engine.FloorMark|cut.Column && c.Value < 0 {
+			if c := &cells[next]; c.Column == cut.Column && cells[next-1].IsBound() {
 				c.Value = cut.Added
 				next++
 				break

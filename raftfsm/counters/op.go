@@ -13,8 +13,7 @@ import (
 // opKind is the number of an op in a log entry. Integers are little-endian.
 //
 //	add, set, delete:                     rows/batch.go
-//	join:     kind (1) | key (8) | column (1) | member (8)
-//	leave:    kind (1) | key (8) | column (1) | member (8) | floor (varint), if bit 6 of column is set
+//	join, leave: kind (1) | key (8) | column (1) | member (8) | what rows.Bound appends
 //	copy:     kind (1) | key (8) | column (1) | member (8) | stamp (6)
 //	purge:    kind (1) | pairs (uvarint)
 //	clear:    kind (1)
@@ -55,7 +54,10 @@ type Ops []engine.Op
 
 func (o Ops) Len() int         { return len(o) }
 func (o Ops) ID(op int) uint64 { return o[op].ID }
-func (o Ops) Fits(kind codec.Kind, op int) error {
+func (o Ops) Fits(kind codec.Kind, settings *raftfsm.Settings, op int) error {
+	if _, copied := o[op].Copied(); o[op].OfMember() && !copied && !settings.Additive(o[op].Cells[0].Column) {
+		return raftfsm.ErrNoMembers
+	}
 	own := codec.KindCounters
 	if _, shared := rows.KindOf(byte(o[op].Kind)); o[op].Kind == engine.OpTake || shared && kind == codec.KindUnread {
 		own = codec.KindUnread
@@ -72,21 +74,25 @@ func (o Ops) See(v raftfsm.Visitor, key uint64, op int) error {
 	return v.Op(rows.Counts, key, &o[op])
 }
 
-// Refusable implements raftfsm.Ops. Only additions can overflow. A read is an addition of 0, so it
-// cannot.
-func (o Ops) Refusable(op int, _ []int64) (refused engine.Overflow, could bool) {
-	if o[op].OfMember() {
-		return engine.Overflow{Column: o[op].Cells[0].Column}, true
-	}
-	if o[op].Kind != engine.OpAdd {
+// Refusable implements raftfsm.Ops. A column can refuse only an addition. A read is an addition of 0,
+// and a copy adds nothing. Refusable encodes the op and decodes it as Apply does, so that its cells
+// have the bounds of their columns.
+func (o Ops) Refusable(op int, row []int64, settings *raftfsm.Settings) (refused engine.Overflow, could bool) {
+	if o[op].Kind != engine.OpAdd && !o[op].OfMember() {
 		return refused, false
 	}
-	for i := range o[op].Cells {
-		if c := &o[op].Cells[i]; c.Value != 0 && !c.IsBound() {
-			return engine.Overflow{Column: c.Column}, true
-		}
+	var w raftfsm.RequestWriter
+	w.SetSettings(settings)
+	o.AppendTo(&w, o[op].ID, op)
+	var b batch
+	if _, err := b.op(w.Buffer()); err != nil {
+		panic(err) // AppendTo writes only what op can decode
 	}
-	return refused, false
+	b.Link()
+	if !b.Ops[0].HasValue() {
+		return refused, false
+	}
+	return b.Ops[0].Refusal(row), true
 }
 
 func (o Ops) AppendTo(w *raftfsm.RequestWriter, key uint64, i int) {

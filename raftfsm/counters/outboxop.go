@@ -23,7 +23,7 @@ type OutboxOps []OutboxOp
 
 func (o OutboxOps) Len() int         { return len(o) }
 func (o OutboxOps) ID(op int) uint64 { return o[op].Author }
-func (o OutboxOps) Fits(kind codec.Kind, _ int) error {
+func (o OutboxOps) Fits(kind codec.Kind, _ *raftfsm.Settings, _ int) error {
 	return raftfsm.FitsOnly(codec.KindCounters, kind)
 }
 
@@ -38,7 +38,7 @@ func (o OutboxOps) See(v raftfsm.Visitor, key uint64, op int) error {
 
 // Refusable implements raftfsm.Ops. A publish may be refused as too old, or because the number of
 // posts is at its maximum.
-func (o OutboxOps) Refusable(op int, row []int64) (refused engine.Overflow, could bool) {
+func (o OutboxOps) Refusable(op int, row []int64, _ *raftfsm.Settings) (refused engine.Overflow, could bool) {
 	if refused.Column = TooOldColumn; len(row) > PostsColumn && row[PostsColumn] == math.MaxInt64 {
 		refused.Column = PostsColumn
 	}

@@ -42,10 +42,14 @@ func (k OpKind) String() string { return fmt.Sprintf("op %d (%s)", uint8(k), opN
 // Ops are ops on feeds. They implement raftfsm.Ops.
 type Ops []Op
 
-func (o Ops) Len() int                                       { return len(o) }
-func (o Ops) ID(op int) uint64                               { return o[op].User }
-func (o Ops) Fits(kind codec.Kind, _ int) error              { return raftfsm.FitsOnly(codec.KindFeed, kind) }
-func (o Ops) Refusable(int, []int64) (engine.Overflow, bool) { return engine.Overflow{}, true }
+func (o Ops) Len() int         { return len(o) }
+func (o Ops) ID(op int) uint64 { return o[op].User }
+func (o Ops) Fits(kind codec.Kind, _ *raftfsm.Settings, _ int) error {
+	return raftfsm.FitsOnly(codec.KindFeed, kind)
+}
+func (o Ops) Refusable(int, []int64, *raftfsm.Settings) (engine.Overflow, bool) {
+	return engine.Overflow{}, true
+}
 
 func (o Ops) See(v raftfsm.Visitor, key uint64, op int) error {
 	if o[op].Kind == Clear {

@@ -46,11 +46,15 @@ func (k BoardOpKind) String() string { return fmt.Sprintf("op %d (%s)", uint8(k)
 
 // *BoardOp implements raftfsm.Ops, because a write to the board has one op.
 
-func (op *BoardOp) Len() int                                       { return 1 }
-func (op *BoardOp) ID(int) uint64                                  { return 0 }
-func (op *BoardOp) Fits(kind codec.Kind, _ int) error              { return raftfsm.FitsOnly(codec.KindBoard, kind) }
-func (op *BoardOp) See(raftfsm.Visitor, uint64, int) error         { return nil }
-func (op *BoardOp) Refusable(int, []int64) (engine.Overflow, bool) { return engine.Overflow{}, true }
+func (op *BoardOp) Len() int      { return 1 }
+func (op *BoardOp) ID(int) uint64 { return 0 }
+func (op *BoardOp) Fits(kind codec.Kind, _ *raftfsm.Settings, _ int) error {
+	return raftfsm.FitsOnly(codec.KindBoard, kind)
+}
+func (op *BoardOp) See(raftfsm.Visitor, uint64, int) error { return nil }
+func (op *BoardOp) Refusable(int, []int64, *raftfsm.Settings) (engine.Overflow, bool) {
+	return engine.Overflow{}, true
+}
 func (op *BoardOp) AppendTo(w *raftfsm.RequestWriter, _ uint64, _ int) {
 	if err := op.check(); err != nil {
 		panic(err.Error())

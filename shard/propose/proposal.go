@@ -109,7 +109,7 @@ func (q *Proposal) Refused() []engine.Overflow {
 	return ofOps(q, q.Result.Overflows, func(o engine.Overflow, op int) int { return cmp.Compare(o.Op, op) })
 }
 
-// Cuts returns the deltas of the proposal's ops that floors reduced. Op numbers count all ops of
+// Cuts returns the deltas of the proposal's ops that bounds changed. Op numbers count all ops of
 // the entry.
 func (q *Proposal) Cuts() []engine.Cut {
 	return ofOps(q, q.Result.Cuts, func(c engine.Cut, op int) int { return cmp.Compare(c.Op, op) })

@@ -1,4 +1,4 @@
-import {CountdError, didNothing, refusalOf} from './errors.js';
+import {CountdError, didNothing, isStored, refusalOf} from './errors.js';
 import {checkNames, listOf, parse, shown, stringify} from './json.js';
 
 const addrsMax = 16;
@@ -109,8 +109,7 @@ export class Core {
         if (this.#current === current) this.#current = current + 1; // if calls fail concurrently, only the first switches to the next server
         if (tries >= this.#bases.length || call.once || options.signal?.aborted) break;
       }
-      // The server stores a refusal for overflow under the write's key, so it is also valid for earlier tries.
-      failure.maybeApplied = maybe && failure.code !== 'overflow';
+      failure.maybeApplied = maybe && !isStored(failure);
       if (call.once || !failure.retryable || options.signal?.aborted) throw failure;
       end ||= Date.now() + (options.retryForMs ?? this.#config.retryForMs ?? 30_000);
       const left = end - Date.now();

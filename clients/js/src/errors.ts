@@ -76,3 +76,13 @@ export function didNothing(e: CountdError): boolean {
   if (e.status === 408 || e.status === 503) return e.code !== ''; // from countd itself, not from a proxy
   return e.status >= 400 && e.status < 500;
 }
+
+const conflicts: readonly Code[] = ['idempotency_conflict', 'keyspace_exists', 'refused', ''];
+
+/**
+ * Whether a column refused every op of the write. The server stores such a refusal under the write's key, so it is also
+ * valid for earlier tries. It is any 409 that is not a conflict.
+ */
+export function isStored(e: CountdError): boolean {
+  return e.status === 409 && !conflicts.includes(e.code);
+}

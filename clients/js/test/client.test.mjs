@@ -49,6 +49,12 @@ test('a write whose try got no answer may have been applied, whatever comes afte
   assert.equal((await failure(sure.open().incr('posts', 1, {x: 1}))).maybeApplied, false);
   const sum = server(new TypeError('fetch failed'), [409, {error: {code: 'overflow', message: 'no'}}]);
   assert.equal((await failure(sum.open().incr('posts', 1, {x: 1}))).maybeApplied, false);
+  const other = server(new TypeError('fetch failed'), [409, {error: {code: 'a_new_refusal', message: 'no'}}]);
+  assert.equal((await failure(other.open().incr('posts', 1, {x: 1}))).maybeApplied, false);
+  for (const conflict of ['{"error":{"code":"idempotency_conflict","message":"no"}}', '{"error":{"code":"refused","message":"no"}}', 'a proxy']) {
+    const s = server(new TypeError('fetch failed'), [409, conflict]);
+    assert.equal((await failure(s.open().incr('posts', 1, {x: 1}))).maybeApplied, true);
+  }
   const proxy = server([503, 'try later']);
   assert.equal((await failure(proxy.open({retryForMs: 0}).incr('posts', 1, {x: 1}))).maybeApplied, true);
 });

@@ -56,6 +56,13 @@ class CountdError(Exception):
             return self.code != ""  # from countd itself, not from a proxy
         return 400 <= self.status < 500
 
+    def _is_stored(self) -> bool:
+        """Whether a column refused every op of the write: any 409 that is not a conflict.
+
+        The server stores such a refusal under the write's key, so it is also valid for earlier tries.
+        """
+        return self.status == 409 and self.code not in ("idempotency_conflict", "keyspace_exists", "refused", "")
+
 
 def no_answer(base: str, cause: BaseException, unsent: bool) -> CountdError:
     error = CountdError(f"no answer from {base}: {cause or type(cause).__name__}")
@@ -190,8 +197,7 @@ class Protocol:
                     break
                 if self._current == current:  # if calls fail concurrently, only the first switches to the next server
                     self._current = current + 1
-            # The server stores a refusal for overflow under the write's key, so it is also valid for earlier tries.
-            error.maybe_applied = maybe and error.code != "overflow"
+            error.maybe_applied = maybe and not error._is_stored()
             if not error.retryable:
                 raise error
             end = end or time.monotonic() + (self.options.retry_for if retry_for is None else retry_for)

@@ -157,6 +157,8 @@ class Cases:
         wrong = (400, {"error": {"code": "invalid_argument", "message": "no", "field": "ops[0].add.x"}})
         for answers, maybe in [
             ((wrong,), False), ((CUT, wrong), True), ((CUT, (409, {"error": {"code": "overflow", "message": "no"}})), False),
+            ((CUT, (409, {"error": {"code": "a_new_refusal", "message": "no"}})), False), ((CUT, (409, "a proxy")), True),
+            ((CUT, (409, {"error": {"code": "idempotency_conflict", "message": "no"}})), True), ((CUT, (409, {"error": {"code": "refused", "message": "no"}})), True),
             (((503, "try later"),), True), (((504, {"error": {"code": "outcome_unknown", "message": "?"}}),), True),
             (((503, {"error": {"code": "no_leader", "message": "?"}, "applied": ["1"]}),), True),
             (((503, {"error": {"code": 503, "message": "upstream", "status": "UNAVAILABLE"}}),), True), (((307, "", {"Location": "http://127.0.0.1:1/"}),), True),
