@@ -152,8 +152,8 @@ func (k Kinds) CheckSection(number codec.Kind, route codec.Route, section []byte
 	return ops, clocked || id.Exists(), err
 }
 
-// OpenSnapshot reads the head of a snapshot of a shard of this kind. It refuses a snapshot with a route that
-// a shard of the given route never has.
+// OpenSnapshot reads the head of a snapshot. It refuses a snapshot of another kind, and a snapshot
+// whose route a shard of the given route can never have.
 func (k Kinds) OpenSnapshot(r io.Reader, number codec.Kind, route codec.Route) (*SnapshotReader, error) {
 	kind, known := k.of(number)
 	if !known {

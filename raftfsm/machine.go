@@ -68,13 +68,16 @@ type Machine interface {
 	Stuck() error
 	// Marks returns this replica's newest marks, by index. Restore discards them.
 	Marks() []Mark
-	// SetRoute sets the route that the shard has before its first entry. Without a call, the shard is the
-	// only one of its keyspace. Restore refuses a snapshot of a route that such a shard never has.
+	// SetRoute sets the route that the shard has before its first entry. Without a call, the shard
+	// is the only shard of its keyspace. Restore refuses a snapshot whose route such a shard can
+	// never have.
 	SetRoute(route codec.Route)
-	// Route returns the route of the contents. It changes with them, by Split and Restore.
+	// Route returns the route of the contents. Split and Restore change the route together with the
+	// contents.
 	Route() codec.Route
-	// Routed reports whether the contents have the route. If it returns true before and after a read of
-	// them, all that was read has this route. It is false while contents of another route replace them.
+	// Routed reports whether the contents have the given route. If it returns true before and after
+	// a read, the read saw only contents of this route. It returns false while contents of another
+	// route replace the present contents.
 	Routed(route codec.Route) bool
 	// Split keeps the first part of the shard and moves the others to new machines of the same
 	// kind, one for each. raft's goroutine calls it while it applies the entry at s.Index. After an
@@ -82,8 +85,8 @@ type Machine interface {
 	// keyspaces always have one shard returns ErrUndivided. Split returns ErrVoid unless the shard has the
 	// route s.From and the attempt was not abandoned.
 	Split(s *Split, others []Machine) error
-	// Abandon makes the attempt to split the shard of that route void, with all attempts before. It returns
-	// ErrVoid if the shard has another route by now. raft's goroutine calls it.
+	// Abandon makes an attempt to split the shard void, and all earlier attempts too. If the shard
+	// no longer has the route from, it returns ErrVoid. Only raft's goroutine may call it.
 	Abandon(from codec.Route, attempt uint64) error
 	base() *Base
 }
@@ -112,7 +115,7 @@ var ErrStuck = errors.New("the replica applies no more entries")
 // the others.
 type Base struct {
 	kind  codec.Kind
-	first codec.Route     // route before the first entry; snapshots have this route or one that it grows to
+	first codec.Route     // route before the first entry; a snapshot has this route, or a route to which it grows
 	fresh func() Contents // creates empty contents
 	show  func(Contents)  // publishes contents to readers
 
@@ -120,9 +123,10 @@ type Base struct {
 	// falls. Only raft's goroutine writes it.
 	applied atomic.Uint64
 
-	// route is the packed route of what show has published, without the bit showing. Only raft's goroutine
-	// writes it. Its modulus never falls. So if a reader loads the same route without the bit before and
-	// after it loads contents, it has loaded no contents of another route.
+	// route is the packed route of the contents that show has published. The bit showing is set
+	// while contents of another route replace them. Only raft's goroutine writes route. Its modulus
+	// never falls. So if a reader loads the same route, without the bit, before and after it reads
+	// contents, these contents have that route.
 	route atomic.Uint64
 
 	stuck atomic.Pointer[codec.EntryError] // nil while entries are applied; only raft's goroutine writes it
@@ -149,7 +153,7 @@ type Base struct {
 	// Owned by raft's goroutine.
 	requests  requests
 	memory    *dedup.Memory
-	abandoned uint64 // the highest attempt to split the shard that is void
+	abandoned uint64 // the highest void attempt to split the shard
 }
 
 // Init initialises a machine of a kind, before its first entry. fresh returns empty contents. show

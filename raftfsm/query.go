@@ -37,10 +37,11 @@ type Query interface {
 	// One answers a read of one key from memory. If it returns false, package shard calls Split and
 	// Answer.
 	One(m Machine, key uint64) bool
-	// Answer fills a Part from a replica. It replaces the words of an earlier replica. Unless disk is set,
-	// it returns ErrNotInMemory instead of waiting for the disk. With disk, it waits until the deadline. If
-	// the replica is of another kind, it returns ErrOtherKind. The function Answer calls it, and compares
-	// routes. A query whose Join reads a replica compares them again.
+	// Answer fills a Part from a replica. It replaces the Words from an earlier replica. Unless
+	// disk is set, it returns ErrNotInMemory instead of waiting for the disk. If disk is set, it
+	// waits until the deadline. If the replica is of another kind, it returns ErrOtherKind. Only
+	// the function Answer calls it, and compares the routes before and after the call. If Join of a
+	// query reads a replica, Join must compare the routes again.
 	Answer(m Machine, p *Part, disk bool, deadline time.Time) error
 	// Join completes the answer from the Parts, and releases all references to replicas. If some
 	// Parts must be read again, it returns true. In that case it has changed the Keys of these
@@ -54,8 +55,8 @@ type Query interface {
 	ParseAnswer(r *wire.Reader, p *Part)
 }
 
-// Answer has a replica answer a Part. It returns an ErrRoute if the replica does not have the Part's route
-// before and after it has answered.
+// Answer calls q.Answer. It returns an ErrRoute unless the replica has the Part's route both before
+// and after the call.
 func Answer(q Query, m Machine, p *Part, disk bool, deadline time.Time) error {
 	if b := m.base(); b.Routed(p.Route) {
 		if err := q.Answer(m, p, disk, deadline); b.Routed(p.Route) {
@@ -65,14 +66,14 @@ func Answer(q Query, m Machine, p *Part, disk bool, deadline time.Time) error {
 	return fmt.Errorf("%w: a read of %s, and the replica is of %s", codec.ErrRoute, p.Route, m.Route())
 }
 
-// One has a replica with the route answer a read of one key from memory. If it returns false, Split and
-// Answer follow.
+// One calls q.One. It returns false unless the replica has the given route both before and after
+// the call. If it returns false, the caller must use Split and Answer.
 func One(q Query, m Machine, route codec.Route, key uint64) bool {
 	b := m.base()
 	return b.Routed(route) && q.One(m, key) && b.Routed(route)
 }
 
-// Limits are the bounds of one read of one shard.
+// Limits are the bounds of a read of one shard.
 type Limits struct {
 	Keys   int  // maximum of keys in a call to another node; 1 means exactly one
 	Alone  bool // the read needs a call of its own: it may read the disk, or its answer may be large
@@ -96,7 +97,7 @@ type Read struct {
 // Part is one shard's part of a read. A shard with no key is not read.
 type Part struct {
 	Shard int
-	Route codec.Route // of the shard, as the read knows it; only a replica with this route answers
+	Route codec.Route // the shard's route as the read knows it; a replica with another route refuses the Part
 	Keys  []uint64
 	At    []int   // the index of each key in Read.IDs; nil for a Part that another node or a disk answers
 	Words []int64 // the answer, in a form of the query

@@ -8,9 +8,9 @@ import (
 // Result is the answer of Apply to an entry with ops. The proposer owns it.
 type Result struct {
 	Index     uint64
-	Width     int                    // columns of a row
-	Modulus   uint32                 // of the shard's route; why requests of the entry were misrouted
-	Rows      []int64                // by op of the entry; each is the row right after its op
+	Width     int                    // number of columns of each row
+	Modulus   uint32                 // modulus of the shard's route, which explains why requests of the entry were misrouted
+	Rows      []int64                // a row for each op of the entry, right after the op
 	Overflows []engine.Overflow      // refused ops, ascending by their number in the entry
 	Cuts      []engine.Cut           // deltas that bounds changed, ascending by the number of their op in the entry
 	Changed   []int                  // numbers of the ops that changed a set of members, ascending

@@ -25,7 +25,7 @@ func writeShard(w io.Writer, kind codec.Kind, head codec.Head, held Captured, on
 }
 
 // readShard reads a stream of writeShard, with or without carried blocks, into empty contents. On
-// an error the caller disposes of them.
+// an error, the caller disposes of the contents.
 func readShard(r io.Reader, kind codec.Kind, route codec.Route, held Contents) (head codec.Head, once *dedup.Memory, err error) {
 	s := codec.NewStreamReader(r)
 	if head, err = s.Head(kind, route); err != nil {

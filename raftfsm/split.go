@@ -10,19 +10,20 @@ import (
 // Split describes how a shard splits into parts: see shard/GROWTH.md.
 type Split struct {
 	Index   uint64               // index of the entry that splits the shard
-	Attempt uint64               // number of the attempt to split the shard, at least 1; attempts ascend
-	From    codec.Route          // of the shard that splits
-	Routes  []codec.Route        // of the parts; the shard becomes the first part
-	PartOf  func(key uint64) int // returns the part of a key
+	Attempt uint64               // number of the attempt to split the shard, at least 1; later attempts have higher numbers
+	From    codec.Route          // route of the shard before the split
+	Routes  []codec.Route        // routes of the parts; the shard becomes the first part
+	PartOf  func(key uint64) int // returns the index of the part of a key
 
 	withdraw func()
 }
 
-// Withdraw makes the shard refuse reads until it is split, or has not been. Contents call it before they
-// change data on disk that reads use.
+// Withdraw makes the shard refuse reads until Split returns. Contents call it before they change
+// data on disk that reads use.
 func (s *Split) Withdraw() { s.withdraw() }
 
-// ErrVoid is returned by Split and Abandon if the log decided otherwise before.
+// ErrVoid is returned by Split if the shard was already split or the attempt was abandoned. Abandon
+// returns it if the shard was already split.
 var ErrVoid = errors.New("the shard was split, or the attempt to split it was abandoned")
 
 // ErrUndivided is returned by Split for a kind whose keyspaces always have one shard.
@@ -39,8 +40,8 @@ var ErrUndivided = errors.New("a shard of this kind cannot be split")
 //     stamps of members who join in the same millisecond.
 //   - All data of a part is unpacked and in memory, except members of sets.
 //
-// Split does not split the request memory: the other machines have an empty one. A Split that returns
-// ErrVoid changes nothing.
+// Split does not split the request memory: the other machines have empty request memories. A Split
+// that returns ErrVoid changes nothing.
 func (m *Base) Split(s *Split, others []Machine) error {
 	if m.Route() != s.From || s.Attempt <= m.abandoned {
 		return ErrVoid
@@ -76,21 +77,24 @@ func (m *Base) Abandon(from codec.Route, attempt uint64) error {
 	return nil
 }
 
-// withdraw makes the replica refuse reads until contents of the route are published.
+// withdraw makes the replica refuse reads until publish, unless its contents already have the
+// route.
 func (m *Base) withdraw(route codec.Route) {
 	if !m.Routed(route) {
 		m.route.Store(packed(route) | showing)
 	}
 }
 
-// publish replaces the contents and the route. The caller has called withdraw, and holds whole.
+// publish replaces the contents and the route. The caller must have called withdraw, and must have
+// locked whole.
 func (m *Base) publish(held Contents, route codec.Route) {
 	m.contents = held
 	m.show(held)
 	m.route.Store(packed(route))
 }
 
-// showing is set in Base.route while contents of the route replace those of another route, in memory or on disk.
+// showing is a bit of Base.route. It is set while contents of that route replace contents of
+// another route, in memory or on disk.
 const showing = 1 << 63
 
 func packed(r codec.Route) uint64 { return uint64(r.Modulus)<<32 | uint64(r.Residue) } // ModulusMax leaves showing free

@@ -11,8 +11,8 @@ import (
 //
 //	route:  modulus (uvarint) | residue (uvarint)
 //
-// A replica of another route refuses the whole section or read, and changes nothing: the keys stand for
-// other ids there.
+// A replica of another route refuses the whole section or read, because its keys stand for other
+// ids.
 type Route struct {
 	Modulus uint32 // at least 1, at most ModulusMax
 	Residue uint32 // below Modulus
@@ -21,12 +21,13 @@ type Route struct {
 // ModulusMax bounds the modulus of a route.
 const ModulusMax = 1<<31 - 1
 
-// ErrRoute is returned for a section, read or snapshot of a route that the replica does not have.
+// ErrRoute is returned for a section, read or snapshot whose route does not fit the replica.
 var ErrRoute = errors.New("it is of another number of shards or of another shard")
 
 func (r Route) String() string { return fmt.Sprintf("shard %d of %d", r.Residue, r.Modulus) }
 
-// AppendTo appends the route. It panics if the residue is not below the modulus, or the modulus is too large.
+// AppendTo appends the route. It panics if the residue is not below the modulus, or if the modulus
+// is above ModulusMax.
 func (r Route) AppendTo(dst []byte) []byte {
 	if r.Residue >= r.Modulus || r.Modulus > ModulusMax {
 		panic(r.String() + " has no form in a log entry")
@@ -56,8 +57,8 @@ func (r Route) Check(of Route) error {
 	return fmt.Errorf("%w: %s, and the replica is of %s", ErrRoute, of, r)
 }
 
-// GrowsTo reports whether a shard of route r has the route later, or has it now. A shard that splits keeps
-// its number, and its modulus is multiplied.
+// GrowsTo reports whether later equals r, or is a route that a shard of route r can get by splits.
+// A split keeps the number of the shard and multiplies its modulus.
 func (r Route) GrowsTo(later Route) bool {
 	return r.Residue == later.Residue && later.Modulus%r.Modulus == 0
 }

@@ -111,15 +111,15 @@ func FinishSection(section []byte) []byte {
 	return binary.LittleEndian.AppendUint32(section, crc32.Checksum(section, castagnoli))
 }
 
-// Head is what the head of a snapshot says of its contents.
+// Head holds the fields of the head of a snapshot that describe the contents.
 type Head struct {
 	Index     uint64 // index of the last entry
 	Route     Route
-	Abandoned uint64 // the highest attempt to split the shard that is void; 0 for none
+	Abandoned uint64 // the highest void attempt to split the shard; 0 for none
 }
 
-// Head writes the head of a snapshot of the kind state. blocks is the number of bytes that carried cold
-// rows add to the stream, or -1 for a stream without cold rows.
+// Head writes the head of a snapshot of the kind state. blocks is the number of bytes that the cold
+// rows would add to the stream if it carried them. It is -1 for a stream without cold rows.
 func (s *StreamWriter) Head(state Kind, h Head, blocks int64) error {
 	return s.Section(StreamHead, func(b []byte) []byte {
 		cold := byte(coldNamed)

@@ -84,8 +84,8 @@ func (s *StreamReader) Next() (kind byte, payload []byte, err error) {
 	return head[0], s.buf[:n], nil
 }
 
-// Head reads the head of a snapshot of the kind state. It returns an ErrRoute for a snapshot with a route
-// that a shard of the given route never has.
+// Head reads the head of a snapshot of the kind state. If a shard of the given route can never have
+// the route of the snapshot, it returns an ErrRoute.
 func (s *StreamReader) Head(state Kind, route Route) (Head, error) {
 	h, _, err := s.head(state)
 	if err == nil && !route.GrowsTo(h.Route) {

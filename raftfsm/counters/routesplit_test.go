@@ -27,11 +27,12 @@ func added(route codec.Route, keys ...uint64) []byte {
 	return codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindCounters, 1), w.Section()...))
 }
 
-// Reads that run beside a split:
+// While a shard splits:
 //
-//  1. by the old route, a read has each row, or is refused; it never misses the rows of other parts;
-//  2. by the new route, a read has the rows of its part alone, or is refused;
-//  3. after the split, only the new route is answered.
+//  1. a read with the old route returns each row or is refused; it never misses the rows of other
+//     parts;
+//  2. a read with a new route returns only the rows of its part, or is refused;
+//  3. after the split, only reads with a new route are answered.
 func TestReadsBesideASplit(t *testing.T) {
 	const keys, parts = 300, 3
 	early := codectest.Whole
@@ -89,8 +90,8 @@ func TestReadsBesideASplit(t *testing.T) {
 	}
 }
 
-// Join of a PostsQuery reads the outboxes. If the shard has split since Answer, Join reads the shard again, and
-// Answer then refuses the old route.
+// Join of a PostsQuery reads the outboxes. If the shard has split since Answer, Join asks for
+// another Answer, which then refuses the old route.
 func TestPostsBesideASplit(t *testing.T) {
 	m := New(raftfsm.Places{})
 	defer m.Close()
@@ -118,7 +119,7 @@ func TestPostsBesideASplit(t *testing.T) {
 	}
 }
 
-// splitOf returns the split of a shard by its next entry.
+// splitOf returns a Split of a machine at its next entry.
 func splitOf(m raftfsm.Machine, from codec.Route, parts int) *raftfsm.Split {
 	s := &raftfsm.Split{Index: m.Applied() + 1, Attempt: 1, From: from, PartOf: func(key uint64) int { return int(key) % parts }}
 	for i := range uint32(parts) {
@@ -127,7 +128,7 @@ func splitOf(m raftfsm.Machine, from codec.Route, parts int) *raftfsm.Split {
 	return s
 }
 
-// adopting are contents that call adopt in place of Adopt.
+// adopting wraps contents and calls the function adopt in place of their Adopt.
 type adopting struct {
 	*contents
 	adopt func() error
@@ -135,8 +136,8 @@ type adopting struct {
 
 func (a adopting) Adopt() error { return a.adopt() }
 
-// Restore replaces sets on disk before it replaces the rest. Meanwhile the replica refuses reads if its route
-// changes. After an error it has its old route.
+// Restore replaces the sets on disk before the other contents. If the route changes, the replica
+// refuses reads meanwhile. After an error, it has its old route again.
 func TestRestoreWithdrawsTheRoute(t *testing.T) {
 	first, later := codec.Route{Modulus: 2, Residue: 1}, codec.Route{Modulus: 6, Residue: 1}
 	m := &Machine{outboxes: newOutboxBodies(raftfsm.Places{}.Bodies)}
@@ -148,7 +149,7 @@ func TestRestoreWithdrawsTheRoute(t *testing.T) {
 	failed := errors.New("the disk fails")
 	for _, step := range []struct {
 		to, after codec.Route
-		during    bool // reads of the route to are answered while the sets change
+		during    bool // reads with the route to are answered while Restore replaces the sets
 		err       error
 	}{{first, first, true, nil}, {later, first, false, failed}, {later, later, false, nil}, {later, later, true, failed}} {
 		from := New(raftfsm.Places{})
@@ -165,12 +166,14 @@ func TestRestoreWithdrawsTheRoute(t *testing.T) {
 	}
 }
 
-// Replicas that apply the same log agree on which attempt splits the shard, and on which sections they refuse,
-// whatever snapshots they start from:
+// Replicas that apply the same log agree on the attempt that splits the shard, and on the sections
+// that they refuse, whatever snapshots they start from:
 //
-//  1. the first split of an attempt that was not abandoned counts, and no later split or abandon;
-//  2. a section counts if its route is the one that the log has made until then;
-//  3. a replica that begins anew, or from a snapshot of any other, becomes equal.
+//  1. the first split of an attempt that is not void takes effect, and no later split or abandon
+//     does;
+//  2. a section is applied if its route is the route of the shard at that entry;
+//  3. a replica that begins with an empty state or with the snapshot of any other replica ends with
+//     an equal state.
 func TestAttemptsAreDecidedByTheLog(t *testing.T) {
 	const parts = 3
 	early, later := codec.Route{Modulus: 2, Residue: 1}, codec.Route{Modulus: 6, Residue: 1}
@@ -244,7 +247,8 @@ func TestAttemptsAreDecidedByTheLog(t *testing.T) {
 	})
 }
 
-// FuzzReadHead reads heads of snapshots of any bytes. A head that is accepted is written and read again.
+// FuzzReadHead reads heads of arbitrary bytes. If a head is accepted, it is the same after it is
+// written and read again.
 func FuzzReadHead(f *testing.F) {
 	write := func(h codec.Head) []byte {
 		var b bytes.Buffer

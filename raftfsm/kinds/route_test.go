@@ -91,8 +91,8 @@ func TestSectionsOfAnotherRouteChangeNothing(t *testing.T) {
 	}
 }
 
-// A replica refuses a snapshot of a route that its shard never has, and changes nothing. It takes a snapshot
-// of a route to which its shard grows, and has that route then.
+// A replica refuses a snapshot whose route its shard can never have, and changes nothing. It
+// accepts a snapshot with a route to which its shard grows. It then has that route.
 func TestSnapshotsOfAnotherRouteAreRefused(t *testing.T) {
 	for _, kind := range allKinds {
 		m := All.New(kind, raftfsm.Places{})
