@@ -308,8 +308,8 @@ func (g *Replica) awaitSoon(future raft.Future) error {
 
 func (t Timing) soon() time.Duration { return 3 * t.Election }
 
-// A handover that has not ended within transferMax will never end. raft waits two election timeouts
-// for the voter to catch up, and then calls TimeoutNow. This call may fail on an idle connection,
-// dial again, and be answered, each within rpcTimeout. An append to the same voter may delay the
-// handover by reachMax and an rpcTimeout.
+// transferMax is when a handover counts as one that never ends. Only slow dials or answers make a
+// handover that ends take longer. An append to the voter may delay a handover by reachMax and an
+// rpcTimeout. raft waits two election timeouts for the voter to catch up, and then calls
+// TimeoutNow, which takes an rpcTimeout at most on an open connection.
 const transferMax = reachMax + 2*rpcTimeout
