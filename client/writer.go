@@ -227,7 +227,7 @@ func (w *Writer) takeFailure() error {
 }
 
 // Close refuses new increments, sends the queued ones and stops the writer. If ctx ends
-// first, the unsent ones fail. It returns what Flush returns. A second call only waits.
+// before all are answered, the others fail. It returns what Flush returns. A second call only waits.
 func (w *Writer) Close(ctx context.Context) error {
 	w.mu.Lock()
 	w.mu.closed = true

@@ -203,8 +203,8 @@ func (n *formNode) start() {
 	w.wg.Go(func() { n.form(ctx, former, run) })
 }
 
-// form runs the Former of one process. Then, like a real node, it opens the catalog and announces
-// its cluster by gossip, in this order.
+// form runs the Former of one process. It then waits, as a real node does to open the catalog, and
+// announces the cluster by gossip.
 func (n *formNode) form(ctx context.Context, former *Former, run int) {
 	id, err := former.Run(ctx)
 	w := n.world

@@ -31,7 +31,7 @@ type plan struct {
 
 	busy    map[uint32]bool // groups that have not reached their target, including targets of this plan
 	moving  int             // number of groups that copy data now or will soon
-	unheard int             // number of groups without a report that have enough living voters for a leader
+	unheard int             // number of groups that sent no report, although a majority of their voters is alive
 	steps   []Step
 }
 

@@ -65,8 +65,8 @@ type frozen struct {
 
 // Freeze writes the rows of segments that Watch returned to cold, with one call of Write. It then
 // removes them from memory. It returns the number of cold rows that it wrote; rewritten ones count
-// too. It skips a segment that was split, joined or moved out of its array meanwhile. On an error
-// it changes nothing. Calls must not run concurrently.
+// too. It skips a segment whose range or cold part has changed meanwhile, or in which too many
+// rows were written meanwhile. On an error it changes nothing. Calls must not run concurrently.
 func (t *Table) Freeze(cold Cold, firsts []uint64) (rows int, err error) {
 	leaving := t.leaving(firsts)
 	defer func() {

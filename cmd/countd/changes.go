@@ -206,7 +206,8 @@ func (w *clusterWatch) logMoved(v *clusterView) {
 	*b = batch{}
 }
 
-// add adds a group to the batch. A group that the batch already has counts once.
+// add adds a group to the batch. If the batch already contains the group, add keeps the earlier
+// entry, and lowers only since, if at is earlier.
 func (b *batch) add(at time.Time, name, from, to string) {
 	if len(b.names) == 0 {
 		*b = batch{since: at, from: map[string]int{}, to: map[string]int{}}

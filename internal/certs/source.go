@@ -44,9 +44,8 @@ type Config struct {
 	CertFile, KeyFile, CAFile string
 	// Check returns an error if a valid set must not be used. It may be nil.
 	Check func(*Set) error
-	// CheckPeer is an additional check of a peer's certificate that one of the authorities has
-	// signed for clients. It returns an error if the certificate must not be accepted. It may be
-	// nil.
+	// CheckPeer, if not nil, checks the certificate of a client after TLS has verified it against
+	// the authorities. An error ends the connection.
 	CheckPeer func(set *Set, chain []*x509.Certificate) error
 	Logger    *slog.Logger
 

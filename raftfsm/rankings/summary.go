@@ -82,7 +82,7 @@ func rank(weight uint64) int {
 	return shift<<4 + int(weight>>shift)
 }
 
-// ranksMax is more than the rank of doubtMax.
+// ranksMax is above all ranks: no weight exceeds doubtMax.
 const ranksMax = 54 << 4
 
 // share returns the number of cells that a column may keep. Columns with fewer cells leave the rest

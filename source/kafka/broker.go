@@ -195,8 +195,9 @@ func (b *Broker) compacted(ctx context.Context) error {
 }
 
 // unlessOlder returns nil if err means that the broker is too old for the request with this key,
-// and otherwise err. The client does not export its error for unknown requests, but always returns
-// the same value.
+// and otherwise err. It asks the broker which requests it supports, which is a request too. If the
+// broker is too old for both requests, both fail with the same error value, which the client does
+// not export.
 func (b *Broker) unlessOlder(ctx context.Context, key int16, err error) error {
 	known, failed := kmsg.NewPtrApiVersionsRequest().RequestWith(ctx, b.client)
 	switch {
