@@ -30,7 +30,7 @@ func (p *process) followUsers() {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	go func() { // closeAuth cancels ctx and waits for the end
+	go func() { // closeAuth cancels ctx and waits for this goroutine
 		defer close(ended)
 		p.auth.Follow(ctx, p.node)
 	}()

@@ -18,7 +18,7 @@ func TestBenchmarksNameTheirShards(t *testing.T) {
 	if err != nil || len(scripts) < 5 {
 		t.Fatalf("scripts %q, %v", scripts, err)
 	}
-	const choosesItself = "--shards \"$keyspace=$1\"" // such a script prints the number that it chose
+	const choosesItself = "--shards \"$keyspace=$1\"" // a script with this text prints the number of shards that it chose
 	chooses := map[string]bool{}
 	for _, name := range scripts {
 		text, err := os.ReadFile(name)

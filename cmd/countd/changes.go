@@ -12,8 +12,8 @@ import (
 // another leader within this time counts as moved, not as a group without a leader.
 const settle = 3 * time.Second
 
-// startMax is how long a new group may have no leader yet, because its nodes start or replay its
-// log. Only then is the group reported.
+// startMax is how long a new group may be without a leader before the group is reported: its nodes
+// may still start, or replay its log.
 const startMax = 30 * time.Second
 
 // clusterWatch logs changes between two views. Its methods must not be called concurrently.
@@ -50,8 +50,8 @@ func newClusterWatch(logger *slog.Logger) *clusterWatch {
 	return &clusterWatch{logger: logger, nodes: map[string]viewNode{}, groups: map[string]*group{}}
 }
 
-// Update compares a view with the previous one and logs the changes. Of the first view, it logs the
-// problems.
+// Update compares a view with the previous one and logs the changes. From the first view, it logs
+// only the problems.
 func (w *clusterWatch) Update(v clusterView) {
 	w.checkNodes(&v)
 	w.checkGroups(&v)
@@ -144,7 +144,8 @@ func (w *clusterWatch) checkGroup(v *clusterView, g viewGroup) {
 	*s = group{leader: g.Leader}
 }
 
-// logMissing logs the groups without a leader once one of them has had no leader for long.
+// logMissing logs the groups without a leader once one of them has had none for settle or, if it is
+// new, for startMax.
 func (w *clusterWatch) logMissing(v *clusterView) {
 	w.logWithout(v, "groups lost their leader and take no writes", settle, func(s *group) bool { return s.leader != "" })
 	w.logWithout(v, "groups have no leader yet and take no writes", startMax, func(s *group) bool { return s.leader == "" })
@@ -206,8 +207,8 @@ func (w *clusterWatch) logMoved(v *clusterView) {
 	*b = batch{}
 }
 
-// add adds a group to the batch. If the batch already contains the group, add keeps the earlier
-// entry, and lowers only since, if at is earlier.
+// add adds a group to the batch, unless the batch already has the group. b.since becomes the
+// earliest at.
 func (b *batch) add(at time.Time, name, from, to string) {
 	if len(b.names) == 0 {
 		*b = batch{since: at, from: map[string]int{}, to: map[string]int{}}
@@ -226,8 +227,8 @@ func (b *batch) add(at time.Time, name, from, to string) {
 func (w *clusterWatch) checkSpace(v *clusterView) {
 	w.refuses(&w.disk, v.At, v.Disk.Full, "writes", "the disk of this node is at its reserve", "the disk of this node has room", v.Disk.args())
 	w.refuses(&w.memory, v.At, v.Memory.Full, "writes of new rows", "this node is at its memory limit", "this node has memory", v.Memory.args())
-	// The node checks its groups one after the other. If two views agree, it has checked all
-	// groups.
+	// The node checks its groups one after the other, so a view may list only some of the full
+	// groups. Two equal views in a row list all of them.
 	if slices.Equal(v.VotersFull, w.votersWere) {
 		var args []any
 		if len(v.VotersFull) > 0 {
@@ -240,8 +241,8 @@ func (w *clusterWatch) checkSpace(v *clusterView) {
 
 func (r viewSpace) args() []any { return []any{"needed_bytes", r.NeededBytes, "has_bytes", r.HasBytes} }
 
-// refuses logs if writes of the kind what have just stopped or resumed. It keeps in stoppedAt the
-// time at which they stopped.
+// refuses logs a line if writes have stopped or resumed since the last call. what names the kind of
+// writes. stoppedAt stores when they stopped, or the zero time.
 func (w *clusterWatch) refuses(stoppedAt *time.Time, at time.Time, stopped bool, what, whyStopped, whyResumed string, args []any) {
 	switch {
 	case stopped && stoppedAt.IsZero():

@@ -71,7 +71,8 @@ func (w *watched) quiet(d time.Duration) {
 	}
 }
 
-// led makes to the leader of all groups that from leads.
+// led makes one node the leader of all groups that another node leads. from and to are the keys of
+// the previous and the new leader.
 func (w *watched) led(from, to string) {
 	for i := range w.Groups {
 		if w.Groups[i].Leader == from {

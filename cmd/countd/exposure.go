@@ -12,10 +12,10 @@ import (
 
 const resolveTimeout = 5 * time.Second
 
-// openPort is a port that anybody who can reach it can use.
+// openPort is a port without access control: anybody who can connect can use it.
 type openPort struct {
 	setting, addr string
-	lacks         []string // the missing settings that would protect it
+	lacks         []string // the missing settings that would protect the port
 }
 
 // openPorts returns the open ports beyond loopback. authenticates reports whether clients must
@@ -70,8 +70,8 @@ func (c *config) checkExposure(authenticates bool, logger *slog.Logger) (exposed
 	return true, nil
 }
 
-// beyondLoopback reports whether other machines may reach an address. If the host does not
-// resolve now, it may resolve to any address once the port opens.
+// beyondLoopback reports whether other machines may reach an address. It returns true for a host
+// that does not resolve now, because the host may resolve to any address once the port opens.
 func beyondLoopback(addr string) bool {
 	host := hostOf(addr)
 	if host == "" {

@@ -47,8 +47,8 @@ func listenAt(what, setting, addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// taken reports whether an address is in use for TCP or UDP. The errors of gossip do not contain
-// the cause EADDRINUSE.
+// taken reports whether an address is in use for TCP or UDP. startGossip needs this check, because
+// the errors of gossip do not wrap EADDRINUSE.
 func taken(addr string) bool {
 	l, err := net.Listen("tcp", addr)
 	if err == nil {

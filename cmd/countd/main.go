@@ -26,7 +26,7 @@ const (
 )
 
 func main() {
-	redisstream.Quiet() // countd logs these errors itself
+	redisstream.Quiet() // otherwise the Redis client would also print the errors that countd logs
 	os.Exit(run(os.Args[1:]))
 }
 

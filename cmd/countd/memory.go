@@ -58,8 +58,9 @@ func tuneCollector(limit uint64) uint64 {
 	return gcPercent
 }
 
-// percentFor returns the target for a live heap. It doubles gcPercent for a small heap, as far as
-// the limit allows. Because of these steps, the target seldom changes.
+// percentFor returns the target for a live heap. For a small heap, it doubles gcPercent several
+// times, as far as the limit allows. The doubling makes steps so large that the target seldom
+// changes.
 func percentFor(live, limit uint64) int {
 	percent := gcPercent
 	for percent < 100*gcPercent {

@@ -94,7 +94,7 @@ func serve(c *config) error {
 		}
 		p = o.p
 	}
-	p.accept()             // not earlier: a signal during the start ends the process without a stop
+	p.accept()             // accept no request earlier, because a signal during the start ends the process without a stop
 	go p.reloadOn(reloads) // ends with the process
 	go p.announce(began)
 	go p.notifier.watch(watchdogEvery(), func() { _ = p.node.Ready() }) // ends with the process
@@ -317,7 +317,7 @@ func (p *process) checkAlone(c *config, hadCluster bool) {
 }
 
 // checkShards warns of each keyspace whose number of shards differs from --shards, and of each
-// whose ids leave shards empty.
+// keyspace whose ids leave shards empty.
 func (p *process) checkShards(c *config) {
 	for name, shards := range c.Shards {
 		if keyspace := p.node.Keyspace(name); keyspace != nil && keyspace.Shards != shards {

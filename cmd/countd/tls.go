@@ -50,7 +50,7 @@ func (t *transport) open(c *config, p *process) error {
 	return nil
 }
 
-// wrap replaces the listeners of ports with TLS by listeners that run TLS on them.
+// wrap makes the listeners run TLS on each port for which TLS is configured.
 func (t *transport) wrap(l *ports) {
 	if t.clients != nil {
 		l.http = t.listen(t.clients.Listen(l.http, certs.HTTP))
@@ -61,7 +61,7 @@ func (t *transport) wrap(l *ports) {
 	l.cluster = t.wrapCluster(l.cluster)
 }
 
-// wrapCluster does the same for the listener for other nodes.
+// wrapCluster returns the listener for other nodes, with TLS if TLS is configured for it.
 func (t *transport) wrapCluster(l net.Listener) net.Listener {
 	if t.peers == nil {
 		return l

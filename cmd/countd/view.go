@@ -39,7 +39,7 @@ func (n *viewNode) dead() bool { return !n.DeadSince.IsZero() }
 type viewGroup struct {
 	Name   string
 	Here   bool     // this node has a replica, so it knows the leader
-	Leader string   // key of the node whose replica may serve; "" for none
+	Leader string   // key of the leader's node; "" if this node knows no leader that may serve
 	Voters []string // keys of the nodes that should have a vote
 }
 

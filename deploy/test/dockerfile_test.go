@@ -56,8 +56,8 @@ type stage struct {
 	image
 }
 
-// build follows the Dockerfile. An overlay of this machine's files takes the place of the golang
-// image, and this machine's module and build caches the place of the engine's caches.
+// build follows the Dockerfile. An overlay of this machine's files replaces the golang image. This
+// machine's module and build caches replace the engine's caches.
 func build(t *testing.T, args ...string) *image {
 	t.Helper()
 	if os.Getuid() != 0 {

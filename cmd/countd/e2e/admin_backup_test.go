@@ -128,8 +128,8 @@ func TestAdminVerifyFindsADifference(t *testing.T) {
 	}
 }
 
-// forgeDelta finds the last entry of a log that ends with the delta from, and replaces that delta
-// by to.
+// forgeDelta changes a delta in a log. It finds the last entry that ends with a delta equal to
+// from, and sets this delta to the value of to.
 func forgeDelta(t *testing.T, path string, from, to int64) {
 	t.Helper()
 	const crcBytes = 4

@@ -75,8 +75,8 @@ func (s *ctlStatus) warnings() (codes []string) {
 	return codes
 }
 
-// load is a cluster under writers, readers and a watch of digests. The clients wait for the API's
-// default timeout.
+// load is a cluster under writers, readers and a watch of digests. The clients wait for each answer
+// as long as the API's default timeout.
 type load struct {
 	t     *testing.T
 	began time.Time

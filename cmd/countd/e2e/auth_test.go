@@ -50,7 +50,7 @@ func (l *closingLoad) run(t *testing.T, worker int) {
 				t.Errorf("write %s is answered %d", key, status)
 				return
 			}
-			time.Sleep(5 * time.Millisecond) // a node that is down refuses connections at once
+			time.Sleep(5 * time.Millisecond) // do not spin: a node that is down refuses connections at once
 		}
 	}
 }

@@ -163,7 +163,7 @@ func TestTokensAreInNoFile(t *testing.T) {
 
 	files := contentsOf(t, c.Dir, filepath.Dir(c.audit), out)
 	for _, token := range append(all, plain) {
-		secret := strings.TrimSuffix(token, "!") // names of keyspaces, channels and users may not end with !, so calls also contain the token without it
+		secret := strings.TrimSuffix(token, "!") // names of keyspaces, channels and users may not end with !, so calls also contain the token without the !
 		if strings.HasPrefix(token, "ctd_") {
 			secret = token[len("ctd_k1_"):]
 		}

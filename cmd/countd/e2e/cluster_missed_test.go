@@ -158,7 +158,8 @@ func (m *missed) mustBeLed(but ...*proctest.Member) {
 	}
 }
 
-// chaos is run for TestClusterChaosMoves. The mover changes voters while stale is down.
+// chaos causes the fault of the method run in TestClusterChaosMoves. There, the mover changes
+// voters while stale is down.
 func (m *missed) chaos(mover *proctest.Mover, span time.Duration) {
 	m.t.Helper()
 	mover.Still(func() { m.c.AwaitVoters(voters) }) // wait until all groups have three voters; otherwise the loss of a disk could lose data

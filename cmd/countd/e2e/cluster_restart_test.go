@@ -11,7 +11,8 @@ import (
 )
 
 // TestClusterRollingRestart stops and starts one node after the other, as an operator does for an
-// upgrade, during writes. The clients wait for the API's default timeout. Then
+// upgrade, during writes. The clients wait for each answer as long as the API's default timeout.
+// Then
 //
 //  1. no request fails, because none takes longer than that timeout;
 //  2. each count is the sum of the answered writes, and one order explains all other answers;

@@ -29,9 +29,9 @@ const (
 	orderPace = 50 * time.Millisecond
 )
 
-// newCluster starts a cluster. In the short form its keyspaces have few shards. The placement moves
-// only one replica a second, and a write appends a log entry on three nodes for each shard that it
-// touches.
+// newCluster starts a cluster. In the short form its keyspaces have few shards, to save time: the
+// placement moves only one replica a second, and a write appends a log entry on three nodes for
+// each shard that the write touches.
 func newCluster(t *testing.T, options proctest.Options) *proctest.Cluster {
 	t.Helper()
 	if !*chaos {

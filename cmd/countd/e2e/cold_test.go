@@ -58,7 +58,7 @@ func TestKillWhileRowsGoCold(t *testing.T) {
 		w.wait(t)
 		n.StartReady()
 		l.check(t, n)
-		time.Sleep(time.Duration(rng.Int64N(int64(2500 * time.Millisecond)))) // rows that were written to become cold again
+		time.Sleep(time.Duration(rng.Int64N(int64(2500 * time.Millisecond)))) // let the rows that were written become cold again
 		n.Kill()
 		n.StartReady()
 		l.check(t, n)

@@ -191,7 +191,7 @@ var goCalls = map[string]func(a *goArgs) (any, error){
 				Add              client.Counts
 			}
 			text, _ := json.Marshal(fields)
-			_ = json.Unmarshal(text, &read) // ignore the error of a set of counts, which is parsed below
+			_ = json.Unmarshal(text, &read) // ignore the error: a field set with counts does not fit read, and is parsed below
 			op.Keyspace, op.ID, op.Add = read.Keyspace, read.ID, read.Add
 			switch {
 			case fields["user"] != nil:

@@ -155,7 +155,8 @@ func (d *dropRun) restore(dir string) {
 	}
 }
 
-// groupBytes returns the size of the files in dir of shards groups, starting with the group first.
+// groupBytes returns the size of the files of some groups in dir. Their numbers begin with first;
+// shards is how many there are.
 func groupBytes(t *testing.T, dir string, first uint32, shards int) (bytes int64) {
 	t.Helper()
 	for shard := range shards {

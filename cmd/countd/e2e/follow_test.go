@@ -140,7 +140,7 @@ func followeesBody(authors []uint64) any {
 	return map[string][]string{"followees": texts}
 }
 
-// post sends each event as a post. by contains the author of each item.
+// post sends each event as a post. The map by contains the author of each item.
 func (r *followRun) post(round int, events [][]string, by map[string]uint64) {
 	type op struct {
 		ID  uint64         `json:"id"`

@@ -84,7 +84,7 @@ type memberRun struct {
 
 type memberPair struct{ post, user string }
 
-// memberCaller adds and removes its own users as members of posts. in is its model.
+// memberCaller adds and removes its own users as members of posts. The field in is the model.
 type memberCaller struct {
 	run    *memberRun
 	number int
@@ -144,7 +144,8 @@ func (w *memberCaller) change(key string, ops []memberOp) bool {
 	return true
 }
 
-// send repeats a change through all nodes, the first of them first, until a node answers it.
+// send repeats a change until a node answers it. It tries the nodes in turn, starting at index
+// first.
 func (m *memberRun) send(key string, ops []memberOp, first int) (answer membersAnswer, ok bool) {
 	deadline := time.Now().Add(2 * time.Minute)
 	for i := first; time.Now().Before(deadline); i++ {

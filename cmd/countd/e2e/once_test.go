@@ -169,8 +169,8 @@ func (s *storm) check(t *testing.T, when string) {
 	}
 }
 
-// refusesWhatItCannotJudge sends two requests for each producer that the server must refuse: one
-// with the producer's first number, and one with a recent key and another body.
+// refusesWhatItCannotJudge checks that the server refuses two requests of each producer: one with
+// the producer's first number, and one with a recent key and another body.
 func (s *storm) refusesWhatItCannotJudge(t *testing.T) {
 	t.Helper()
 	for _, p := range s.producers {

@@ -120,8 +120,7 @@ func (s *storm) note(status int, got answer) {
 	}
 }
 
-// sending counts a sending of the request, and reports whether the request has been answered
-// already.
+// sending increments r.mu.sent. It reports whether the request has been answered already.
 func (r *request) sending() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -202,8 +202,8 @@ func TestReconcile(t *testing.T) {
 	c.AwaitAgreement(agreeTimeout(), nodes...)
 }
 
-// documented checks that docs/SOURCES.md contains the command is, and returns the command's
-// arguments. It replaces each argument that is a key of words by the value.
+// documented checks that docs/SOURCES.md contains a command line, and returns the command's
+// arguments. It replaces each argument that is a key of words by the key's value.
 func documented(t *testing.T, is string, words map[string]string) []string {
 	t.Helper()
 	text, err := os.ReadFile("../../../docs/SOURCES.md")

@@ -221,8 +221,9 @@ func useRedisBenchmark(t *testing.T, addr string) {
 	}
 }
 
-// holdsSum checks that the posts of rows users add up to the number of commands that
-// redis-benchmark sent. The users' ids are number, followed by twelve digits.
+// holdsSum checks that the posts of all users that redis-benchmark incremented add up to commands,
+// the number of commands that it sent. rows is the number of these users. Their ids begin with the
+// digit number, followed by 12 digits.
 func holdsSum(t *testing.T, addr string, number, rows, commands int) {
 	t.Helper()
 	var keys []string

@@ -69,8 +69,8 @@ func (r *fileRun) done(t *testing.T) {
 }
 
 // TestReplayThroughKills replays a stream of events. Meanwhile it kills the server three times and
-// the client twice, one of these times together. Afterwards each item's totals are those of the
-// file. A further run of the command does not change them.
+// the client twice: once both together. Afterwards each item's totals are those of the file. A
+// further run of the command does not change them.
 func TestReplayThroughKills(t *testing.T) {
 	t.Parallel()
 	s := higgs(t, *replayAll)

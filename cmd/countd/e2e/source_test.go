@@ -99,7 +99,7 @@ func TestSource(t *testing.T) {
 	}
 
 	// Repeat the pause until all shards are at one position. A shard that has just lost its leader
-	// may be at an earlier one, and then the reason names it.
+	// may be at an earlier position. Then the source's reason is not empty.
 	var paused sourceShown
 	awaitSource(t, nodes[1], "it is paused with all shards at one position", &paused, func() bool {
 		if paused.State == "paused" && paused.Reason == "" {

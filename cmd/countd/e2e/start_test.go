@@ -23,8 +23,8 @@ const (
 	// processor time from the process under test.
 	pollEvery    = 5 * time.Millisecond
 	pollEveryMax = 100 * time.Millisecond
-	// exitTimeout is generous, because the machine may be busy. A test that a process exits at once
-	// checks the exit code, not the time.
+	// exitTimeout is generous, because the machine may be busy. A test of an immediate exit checks
+	// the exit code, not the time.
 	exitTimeout = 30 * time.Second
 )
 

@@ -144,8 +144,8 @@ func (r *timelineRun) act() {
 	}
 }
 
-// publish makes an author's posts equal to posts by calling write, in half of the cases twice under
-// one key.
+// publish calls write, after which the author's posts must be those of the parameter posts. In half
+// of the cases, it calls write twice, under one key.
 func (r *timelineRun) publish(author client.ID, posts []client.ID, write func(client.WriteOptions) (client.PostResult, error)) {
 	r.t.Helper()
 	r.keys++

@@ -96,7 +96,7 @@ func (r *starRun) publish() {
 	})
 }
 
-// remove removes the post at the index at of r.posts. It repeats the write.
+// remove removes the post r.posts[at]. It repeats the write.
 func (r *starRun) remove(at int) {
 	r.Helper()
 	id := r.posts[at]
@@ -153,8 +153,8 @@ func (r *starRun) awaitSpilled() {
 	})
 }
 
-// moveTimelines orders one move for each shard of users and feeds: of a replica to a node that has
-// none. It does not wait for the moves.
+// For each shard of users and feeds, moveTimelines orders the move of one replica to a node that
+// has none. It does not wait for the moves.
 func moveTimelines(t *testing.T, c *proctest.Cluster) {
 	t.Helper()
 	nodes := c.Nodes()

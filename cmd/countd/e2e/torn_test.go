@@ -24,7 +24,7 @@ const openTimeout = 20 * time.Second
 // bitFlips is how many single-bit flips, at random places in a log, TestFlippedBits tries.
 const bitFlips = 16
 
-// damagesTried is how many of the damages of files one run tries, without the flag -all-damages.
+// damagesTried is the number of damaged files that one run tries without the flag -all-damages.
 const damagesTried = 30
 
 // damages are the ways in which a disk, a crash or an incomplete copy damages a file, by name.
@@ -112,7 +112,7 @@ func lostFiles(t *testing.T, logStore string) {
 	whole, kinds := filesOf(t, dir), filesByKind(t, dir)
 	log := kinds["raft.db"] + kinds[newestSegment] // a node has only one of the two kinds
 	parts := strings.Split(log, string(filepath.Separator))
-	groups, group := parts[0], filepath.Join(parts[:2]...) // or the directory of the log of all groups
+	groups, group := parts[0], filepath.Join(parts[:2]...) // with the shared log, group is the directory of the log of all groups
 	named := group
 	if strings.HasSuffix(logStore, "shared") {
 		named = part(log)

@@ -119,8 +119,8 @@ func TestUpgradeWhileReplicaIsAway(t *testing.T) {
 	u.end()
 }
 
-// restart ends a node, by kill -9 if kill is set, starts it with the program with, and waits until
-// it can serve.
+// restart ends a node, by kill -9 if kill is set. It starts the node again with the given programs,
+// and waits until the node can serve.
 func (u *upgrading) restart(n *proctest.Member, with proctest.Binaries, kill bool) {
 	u.t.Helper()
 	if kill {
@@ -174,7 +174,7 @@ func (u *upgrading) whileMoving(phase string, count int64, f func()) {
 	u.t.Logf("%s: %d replicas were moved, %d of them back", phase, moved, back)
 }
 
-// returns runs the fault of TestClusterReplicaReturnsKilled for two shards.
+// returns causes the fault of TestClusterReplicaReturnsKilled in two shards.
 func (u *upgrading) returns() {
 	u.t.Helper()
 	for shard := range 2 {

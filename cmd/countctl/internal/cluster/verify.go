@@ -18,12 +18,13 @@ import (
 
 const (
 	// verifyWait is enough time to see replicas at a common index during writes. It is also enough
-	// time for a replica that has just restarted to apply some entries, so that it does not count
-	// as stuck.
+	// time for a replica that has just restarted to apply some entries, so that the replica does
+	// not count as stuck.
 	verifyWait = 30 * time.Second
 	// verifyEvery is the default pause between two comparisons of verify --watch.
 	verifyEvery = 5 * time.Second
-	// A verification forgets all places once it has more than placesKept for each group on average.
+	// placesKept bounds the indexes that a verification remembers, per group on average. Above
+	// that, it forgets all of them.
 	placesKept = 4096
 )
 

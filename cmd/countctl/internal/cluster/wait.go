@@ -57,8 +57,8 @@ func await(ctx context.Context, c *cli.CLI, wait time.Duration, check func(conte
 	})
 }
 
-// findNode returns the node with a name or key. If a leaving node has the same name as another
-// node, nodes lists the leaving one under its key, so findNode returns the other one for the name.
+// findNode returns the node with a name or key. If a leaving node shares its name with another
+// node, the server lists the leaving node under its key. So the name always means the other node.
 func findNode(nodes []admin.ClusterNode, called string) (admin.ClusterNode, bool) {
 	i := slices.IndexFunc(nodes, func(n admin.ClusterNode) bool { return n.Key == called || n.ID == called })
 	if i < 0 {

@@ -29,7 +29,7 @@ type warning struct {
 	Text string `json:"text"`
 
 	node, group string // subject of the warning, if several nodes or groups may have it
-	plural      string // text after the names of several such subjects, such as "are dead"
+	plural      string // text that follows the subjects if there are several, such as "are dead"
 }
 
 type findings []warning
@@ -125,7 +125,7 @@ func warnOfGroup(g admin.ClusterGroup, dead map[string]bool, wanted int, found *
 			" has no leader; %d of its %d voters are alive", len(alive), len(g.Voters))
 	}
 	switch {
-	case lost: // there is a warning for it above
+	case lost: // such a group already has the warning group_no_leader
 	case len(alive) < len(g.Voters):
 		found.group("group_degraded", g, fmt.Sprintf("have %d of %d voters alive: %s", len(alive), len(g.Voters), areDead(gone)),
 			" has %d of its %d voters alive", len(alive), len(g.Voters))
@@ -146,7 +146,7 @@ func warnOfGroup(g admin.ClusterGroup, dead map[string]bool, wanted int, found *
 	}
 }
 
-// warnOfDifferences adds one warning for each group whose replicas differ in digests, the result of
+// warnOfDifferences adds one warning for each group whose replicas differ. digests is the result of
 // a single read. Such a read may miss a difference, whereas verify polls until all replicas are
 // compared.
 func warnOfDifferences(digests []admin.GroupDigests, found *findings) {
@@ -219,7 +219,7 @@ func warnOfSkew(groups []admin.ClusterGroup, warn func(code, format string, args
 	}
 }
 
-// areDead returns a sentence that the nodes are dead.
+// areDead returns a text such as "n1 is dead".
 func areDead(nodes []string) string {
 	if len(nodes) == 1 {
 		return nodes[0] + " is dead"

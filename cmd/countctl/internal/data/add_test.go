@@ -599,8 +599,8 @@ func countIncrs(s *nodetest.Server, nth int, fault *nodetest.Fault) {
 	})
 }
 
-// The server loses the answer that names the sum that does not fit. The answer to the repeated
-// request does not name it.
+// An answer that names the row whose sum does not fit is lost, and the answer to the repeated
+// request does not name the row. The command then reports every row whose sum may not have fitted.
 func TestAddNamesSumsThatPerhapsDoNotFit(t *testing.T) {
 	server := nodetest.New(t)
 	server.Put(7, 0, 0, 1<<63-1, 0)

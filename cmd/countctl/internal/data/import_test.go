@@ -47,8 +47,8 @@ func wantMany(t *testing.T, s *nodetest.Server, n int) {
 	}
 }
 
-// countSets counts the rows in requests that set values. It calls fail for the nth request and
-// answers with the result, unless that is nil.
+// countSets counts the rows in requests that set values. For the nth such request it calls fail
+// with n. The server answers with the fault that fail returns, if any.
 func countSets(s *nodetest.Server, fail func(n int64) *nodetest.Fault) *atomic.Int64 {
 	var rows, requests atomic.Int64
 	s.Fail = func(r *http.Request, body []byte) *nodetest.Fault {
@@ -157,7 +157,7 @@ func TestLateCopyOfAnImportChangesNothing(t *testing.T) {
 }
 
 // Requests are refused, cut off or answered late. Still, among rows with the same id, the last row
-// in the file wins. The import reports only rows as imported that are imported.
+// in the file wins. The import reports a row as imported only if it is.
 func TestImportKeepsTheOrderOfOneIDUnderFaults(t *testing.T) {
 	server := nodetest.New(t)
 	random := rand.New(rand.NewPCG(1, 2))

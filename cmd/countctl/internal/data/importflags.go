@@ -29,7 +29,7 @@ const (
 )
 
 type importFlags struct {
-	about     bulk.FileState // kind of the import, and values of flags about the file and the keyspace; other fields are zero
+	about     bulk.FileState // has only the kind of the import, and the flags about the file and the keyspace
 	column    string         // column whose sets "members import" changes; "" for other imports
 	member    string         // column of the file with the members; "" for other imports
 	onError   string

@@ -45,8 +45,8 @@ func findPlace(ctx context.Context, c *cli.CLI, s *importSource, f importFlags) 
 	return before, nil
 }
 
-// describe returns a state that describes the source and the target of a run, without its columns.
-// The run compares it with the state in the progress file.
+// describe returns a state that describes the source and the target of a run, without the columns.
+// The run compares this state with the one in the progress file.
 func describe(ctx context.Context, s *importSource, f importFlags) (bulk.FileState, error) {
 	about := f.about
 	about.Input, about.Addr = s.input, s.server.Addr()
@@ -158,8 +158,8 @@ func explainImport(err error, path string, f importFlags, s bulk.Summary) error 
 
 // findSession returns the state of an earlier run, or a state with a new session. It also returns
 // the columns of the session that the keyspace no longer has. If the progress file has a session of
-// another file or cluster, it returns an error. Without that session, its requests in flight could
-// no longer be tracked.
+// another file or cluster, it returns an error. It does not replace that session, because requests
+// of that session may still be in flight.
 func findSession(ctx context.Context, c *cli.CLI, s *importSource, f importFlags) (bulk.FileState, []string, error) {
 	about, err := describe(ctx, s, f)
 	if err != nil {

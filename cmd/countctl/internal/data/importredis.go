@@ -146,7 +146,7 @@ func runRedis(ctx context.Context, run *bulk.RedisImport, r redisFlags, out *red
 	return state, err
 }
 
-// checkRedis checks the flags as far as this needs no connection, and sets defaults.
+// checkRedis checks the flags without a connection, and sets defaults.
 func checkRedis(source string, f *importFlags, r *redisFlags) (*redis.Options, []*bulk.Pattern, error) {
 	options, err := redis.ParseURL(source)
 	if err != nil {
@@ -380,8 +380,8 @@ func someOf(keys []string, total int64) string {
 }
 
 // redisRejects is the file of values that an import from Redis could not copy. The first rejected
-// value creates the file. The import only appends to an existing file, because it may have rejects
-// of earlier runs, even of another import from the same Redis.
+// value creates the file. The import only appends to an existing file, because the file may have
+// rejects of earlier runs, even of another import from the same Redis.
 type redisRejects struct {
 	path     string
 	f        *os.File // nil until the first rejected value

@@ -157,8 +157,8 @@ func TestImportRedisTellsDifferences(t *testing.T) {
 	}
 }
 
-// The next run continues after the last acknowledged keys of a stopped run. If it reads from
-// another Redis server, it begins at the start.
+// The next run continues after the last acknowledged keys of a stopped run. A run from another
+// Redis server begins at the start.
 func TestImportRedisGoesOn(t *testing.T) {
 	const n = 1000
 	from := newSource(t, n)

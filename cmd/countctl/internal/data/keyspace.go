@@ -94,8 +94,8 @@ type settings [column.Count]struct {
 	removed []string
 }
 
-// add adds the flag that sets each setting of columns. If removes is set, it also adds the flags
-// that remove them.
+// add adds the flag that sets each setting of columns. If removes is set, add also adds the flag
+// that removes each setting.
 func (s *settings) add(cmd *cobra.Command, removes bool) {
 	for _, which := range column.All() {
 		of := &s[which]

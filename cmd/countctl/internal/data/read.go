@@ -9,7 +9,8 @@
 //
 // Invariant: it sends each write under a key. If the outcome is unknown, it prints the key. If the
 // caller repeats the command with that key, the write still happens only once. If an import stops,
-// the next run continues there and adds no row twice, unless the import reads standard input.
+// the next run continues where the import stopped and adds no row twice, unless the import reads
+// standard input.
 package data
 
 import (

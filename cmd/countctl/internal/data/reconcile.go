@@ -228,7 +228,8 @@ type reconciled struct {
 	truth            *truth
 }
 
-// scan reads all rows of the keyspace. If the truth lacks a row, scan adds it with counts of 0.
+// scan reads all rows of the keyspace. If the truth lacks a row, scan adds the row to the truth
+// with counts of 0.
 func (r *reconciled) scan(ctx context.Context) error {
 	return cli.Scan(ctx, r.server, r.keyspace, r.truth.columns, client.ReadOptions{Consistency: "linearizable"}, func(page client.Page) error {
 		for _, row := range page.Rows {
@@ -238,8 +239,8 @@ func (r *reconciled) scan(ctx context.Context) error {
 	})
 }
 
-// unchanged returns an error if the shards no longer have the given digests. With a source it
-// returns nil.
+// unchanged returns an error if the shards no longer have the given digests. With --source it
+// returns nil, because a source may change the rows.
 func (r *reconciled) unchanged(ctx context.Context, digests map[uint32]string) error {
 	now, err := r.digests(ctx, r.source == "")
 	if err == nil && !maps.Equal(digests, now) {

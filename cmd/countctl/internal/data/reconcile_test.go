@@ -89,8 +89,8 @@ func TestQueryTruth(t *testing.T) {
 	}
 }
 
-// quiesced returns a reconciled without a source for the rows of a server, with the given likes as
-// the truth.
+// quiesced returns a value of type reconciled, without a source, for the rows of a server. Its
+// truth is likes.
 func quiesced(t *testing.T, server *nodetest.Server, likes map[uint64]int64) *reconciled {
 	t.Helper()
 	c, err := client.New(client.Config{Addrs: []string{server.URL}})

@@ -153,7 +153,7 @@ func TestAddToAKeyspaceThatWasMadeAgain(t *testing.T) {
 				t.Errorf("row %d is %d", id, got)
 			}
 		}
-		// An import of values begins at the first row without --restart.
+		// An import of values begins at the first row even without --restart.
 		values := []string{"import", path, "--keyspace", "tags", "--batch", "1", "--in-flight", "1", "--retry-for", "0s"}
 		countSetsLater(server, 3, &nodetest.Fault{Status: 500, Code: "internal"})
 		i.Run(values...)
@@ -264,7 +264,7 @@ func TestLateRequestOfAnEarlierRunChangesNothing(t *testing.T) {
 			}
 			i.OK(args...)
 			c := clientOf(t, server)
-			for id := client.ID(1); id <= 6; id++ { // changes after the second run
+			for id := client.ID(1); id <= 6; id++ { // change the rows after the second run
 				_, err := c.Incr(t.Context(), "posts", id, client.Delta("like", 1))
 				must(t, err)
 				if then == "*members" {

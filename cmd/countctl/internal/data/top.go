@@ -24,8 +24,8 @@ func (r *ranking) register(c *cli.CLI, cmd *cobra.Command) {
 }
 
 // connect checks the flags. It returns a client that repeats a call for up to RetryForDefault,
-// because the first call on a column makes the server read all rows, and it refuses calls until
-// that is done.
+// because the first call on a column makes the server read all rows, and the server refuses calls
+// until that is done.
 func (r *ranking) connect(c *cli.CLI, cmd *cobra.Command) (*client.Client, error) {
 	if r.column == "" {
 		return nil, cli.Usagef("%s needs --column", cmd.Name())

@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// userCommand returns a command that calls act and prints the result. It calls act with the
-// arguments, and with the ids in them as idsOf returns them.
+// userCommand returns a command that calls act and prints the result. It passes the arguments to
+// act, and the ids that idsOf parsed from the arguments.
 func userCommand(c *cli.CLI, use, short string,
 	act func(cmd *cobra.Command, server *client.Client, args []string, ids []client.ID) (any, func(*cli.Table), error)) *cobra.Command {
 	return &cobra.Command{

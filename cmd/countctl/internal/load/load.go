@@ -57,7 +57,7 @@ const (
 	Clear   Kind = "clear"   // clears Config.Dots[0] for one user
 	Publish Kind = "publish" // publishes a notice in Config.Channels[0]
 
-	Post     Kind = "post"     // publishes a post of one author, whose id has the current time
+	Post     Kind = "post"     // publishes a post of one author; the id of the post has the current time
 	Timeline Kind = "timeline" // reads the newest Config.Page posts of one user's followees, with their counts
 )
 
@@ -106,7 +106,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("the op is one of %s, not %q", listed(kinds), c.Op)
 	case c.Op == Polls && c.Page > PollMax:
 		return fmt.Errorf("a poll is of 1 to %d users, not %d", PollMax, c.Page)
-	// Names are put into requests without escaping. A server does not accept names that need it.
+	// Refuse names that need escaping: requests do not escape names, and a server does not accept
+	// such names.
 	case slices.ContainsFunc(names, func(name string) bool { return name == "" || url.QueryEscape(name) != name }):
 		return fmt.Errorf("the name of a channel or dot is of a-z, 0-9 and _: one of %q is not", names)
 	case (c.Op == Seen || c.Op == Publish) && len(c.Channels) == 0:
@@ -161,8 +162,8 @@ func (c *Config) slots() int64 {
 }
 
 // Run runs the load and returns its report. It opens the connections before the measured time. If
-// ctx ends first, Run returns ctx's error and a report of the time until then. With any other
-// error, the report is nil.
+// ctx ends during the load, Run returns ctx's error and a report of the time until then. With any
+// other error, the report is nil.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err

@@ -152,7 +152,7 @@ func TestRunReportsWhatWasDoneWhenItIsInterrupted(t *testing.T) {
 //  1. the report accounts for every request that was due;
 //  2. the latency of requests that were due during the pause includes their wait, although only one
 //     request was in flight;
-//  3. the 90th percentile shows the pause, which it does not in a closed loop.
+//  3. the 90th percentile shows the pause, unlike in a closed loop.
 func TestOpenLoopOmitsNothing(t *testing.T) {
 	const rate, stall = 1000, 300 * time.Millisecond
 	server := nodetest.New(t)

@@ -17,7 +17,7 @@ const UnreadKeyspace = "unread"
 // followedByAll is the id of a user that every feed follows.
 const followedByAll = 1
 
-// userRequest is a request of a kind with OfUsers. Each worker has one and reuses it.
+// userRequest is a request of a kind for which OfUsers is true. Each worker has one and reuses it.
 type userRequest struct {
 	*fasthttp.Request
 	before, after []byte // parts of the URI around the user's id
