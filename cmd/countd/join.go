@@ -178,7 +178,8 @@ func (p *process) liveAddr(key string) string {
 	return ""
 }
 
-// place chooses the nodes of a new keyspace's shards.
+// place returns a function that chooses the nodes of a new keyspace's shards. If no placement is
+// possible, the function chooses only this node.
 func (p *process) place(settings cluster.PlanSettings) func(*catalog.View, int) [][]string {
 	return func(view *catalog.View, shards int) [][]string {
 		dead := map[string]time.Duration{}

@@ -132,8 +132,8 @@ func (p *process) dialPeer() rpc.DialPeer {
 	}
 }
 
-// peerName returns the node id of a replica at addr, or "" if gossip does not know the
-// address.
+// peerName returns the node id of a replica. If the replica's Raft id does not contain the node id,
+// peerName returns that of the node that gossip knows at addr, or "".
 func (p *process) peerName(addr, replica string) string {
 	key, _ := catalog.ParseReplicaID(replica)
 	if name := cluster.NodeOfKey(key); name != "" {

@@ -103,7 +103,7 @@ func newReturn(t *testing.T, c *proctest.Cluster, shard int) *replicaReturn {
 		c.Move(at, 0, catalog[0], r.witness)
 		catalog[0] = r.witness
 	}
-	// Nodes that also vote in the catalog come last, because stale must be one of them.
+	// Nodes that also vote in the catalog come last, so that stale is one of them.
 	slices.SortStableFunc(in, func(a, b *proctest.Member) int {
 		return strings.Compare(fmt.Sprint(slices.Contains(catalog, a)), fmt.Sprint(slices.Contains(catalog, b)))
 	})

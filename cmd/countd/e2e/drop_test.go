@@ -155,8 +155,7 @@ func (d *dropRun) restore(dir string) {
 	}
 }
 
-// groupBytes returns the size of the files of some groups in dir. Their numbers begin with first;
-// shards is how many there are.
+// groupBytes returns the size of the files of the groups first to first+shards-1 in dir.
 func groupBytes(t *testing.T, dir string, first uint32, shards int) (bytes int64) {
 	t.Helper()
 	for shard := range shards {

@@ -222,8 +222,8 @@ func useRedisBenchmark(t *testing.T, addr string) {
 }
 
 // holdsSum checks that the posts of all users that redis-benchmark incremented add up to commands,
-// the number of commands that it sent. rows is the number of these users. Their ids begin with the
-// digit number, followed by 12 digits.
+// the number of commands that it sent. rows is the number of these users. Each id is number,
+// followed by 12 digits.
 func holdsSum(t *testing.T, addr string, number, rows, commands int) {
 	t.Helper()
 	var keys []string

@@ -153,7 +153,7 @@ func (r *starRun) awaitSpilled() {
 	})
 }
 
-// For each shard of users and feeds, moveTimelines orders the move of one replica to a node that
+// moveTimelines orders, for each shard of users and feeds, the move of one replica to a node that
 // has none. It does not wait for the moves.
 func moveTimelines(t *testing.T, c *proctest.Cluster) {
 	t.Helper()

@@ -14,9 +14,9 @@ import (
 )
 
 // findPlace returns the state with which an import of values begins: that of an earlier run of the
-// same import, or a new one. If the progress file belongs to another import of values, findPlace
-// prints that and returns a new state. It is always correct to begin at the start, because values
-// are absolute.
+// same import, or a new one. If the progress file belongs to increments, findPlace returns an
+// error. If it belongs to another import of values, findPlace prints that and returns a new state.
+// It is always correct to begin at the start, because values are absolute.
 func findPlace(ctx context.Context, c *cli.CLI, s *importSource, f importFlags) (bulk.FileState, error) {
 	about, err := describe(ctx, s, f)
 	if err == nil {

@@ -277,8 +277,9 @@ func infoLine(info, name string) string {
 	return ""
 }
 
-// redisDone prints the result of a run. It returns an error if counts differ from those in Redis,
-// if values were rejected, or if missing is not empty.
+// redisDone prints the result of a run, and removes the progress file unless counts differ or
+// values were rejected. It returns an error if counts differ from those in Redis, if values were
+// rejected, or if missing is not empty.
 func redisDone(c *cli.CLI, out redisOutput, f importFlags, missing []string) error {
 	if err := c.Print(out, out.table); err != nil {
 		return err

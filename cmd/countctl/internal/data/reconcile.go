@@ -211,7 +211,7 @@ func stillDiffer(ctx context.Context, found *bulk.Result) error {
 	return nil
 }
 
-// allowCorrections asks for confirmation if any drift is larger than unasked.
+// allowCorrections asks for confirmation if any drift exceeds the bound unasked.
 func allowCorrections(c *cli.CLI, found *bulk.Result, unasked uint64) error {
 	largest := bulk.Largest(found.Drifts)
 	if largest <= unasked {

@@ -103,8 +103,8 @@ func readRefusal(resp *fasthttp.Response) refusal {
 		return r
 	}
 	r.code = answer.Error.Code
-	// With a status of 4xx or 503, countd names each op that it applied or may have
-	// applied.
+	// With a status of 4xx or 503, countd names each op that it applied or may have applied. So if
+	// the answer names none, no op was applied.
 	if (r.status/100 == 4 || r.status == http.StatusServiceUnavailable) && len(answer.Applied)+len(answer.Unknown) == 0 {
 		r.outcome = refused
 	}

@@ -97,8 +97,8 @@ func (w *worker) nextUser() {
 }
 
 // The id of a post has the seconds since postEpoch, shifted left by postTimeBits, as in the default
-// --id-layout of posts. The low postWorkerBits are the worker's number, so that no two workers use
-// the same id.
+// --id-layout of posts. Below the seconds are the milliseconds. The low postWorkerBits bits are the
+// worker's number, so that no two workers use the same id.
 const (
 	postEpoch      = 515_483_463
 	postTimeBits   = 22
