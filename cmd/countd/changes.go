@@ -33,14 +33,14 @@ type clusterWatch struct {
 // group is the watch's state of a viewGroup.
 type group struct {
 	leader  string    // last known leader; "" if there was none yet
-	missing time.Time // time at which the group lost its leader; zero while it has one
+	missing time.Time // since when the group has had no leader; zero while it has one
 	logged  bool      // a line has named the group
 }
 
 // batch gathers groups for one line.
 type batch struct {
 	names    []string
-	since    time.Time      // when the first group was added
+	since    time.Time      // earliest time at which a group was added
 	from, to map[string]int // number of groups by old and by new leader
 	longest  time.Duration  // longest time without a leader
 }

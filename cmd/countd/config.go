@@ -227,8 +227,9 @@ func (c *config) validate() error {
 	return nil
 }
 
-// validateSecrets refuses a --source-secrets-dir that contains files of the node, because an admin
-// of the HTTP API can make the node send files of that directory to any address.
+// validateSecrets refuses a --source-secrets-dir that contains files of the node or is inside the
+// data directory, because an admin of the HTTP API can make the node send files of that directory
+// to any address.
 func (c *config) validateSecrets() error {
 	if c.SourceSecrets == "" {
 		return nil

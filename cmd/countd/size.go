@@ -63,7 +63,7 @@ func (s *memoryShare) Set(text string) error {
 }
 
 // limit returns the limit in bytes, 0 for none. It refuses a limit above the machine's memory,
-// which machine returns. If that memory is unknown, limit accepts any size.
+// which machine returns. If that memory is unknown, limit accepts any size, but no share.
 func (s *memoryShare) limit(machine memlimit.Provider) (uint64, error) {
 	most, err := machine()
 	switch {

@@ -100,8 +100,8 @@ func (w *watcher) view(now time.Time) clusterView {
 	return v
 }
 
-// deadSince returns when a node died, or the zero time if it is alive. It also reports whether the
-// node was stopped.
+// deadSince returns when a node died, or the zero time if it is alive. A node that gossip has not
+// known for unheardMax counts as dead. deadSince also reports whether the node was stopped.
 func (w *watcher) deadSince(key string, now time.Time) (since time.Time, stopped bool) {
 	m, heard := w.gossip.Member(key)
 	switch {

@@ -33,7 +33,8 @@ func goesOn(err error, format string, args ...any) error {
 }
 
 // await calls check until waitsFor, the reason to wait, is "". It prints each new reason. It also
-// waits after a retryable error, such as a node that does not answer.
+// waits after a retryable error, such as a node that does not answer. After the time wait, it
+// returns errNotYet.
 func await(ctx context.Context, c *cli.CLI, wait time.Duration, check func(context.Context) (waitsFor string, err error)) error {
 	end, said := time.Now().Add(wait), ""
 	return cli.Poll(ctx, cli.PollEvery, func() (bool, error) {

@@ -93,8 +93,8 @@ func exportMembers(ctx context.Context, c *cli.CLI, path string, f *membersExpor
 // exportReads bounds the sets that an export reads concurrently and holds in memory.
 const exportReads = 8
 
-// write reads the sets of rows, up to exportReads concurrently, and writes them in the order of the
-// rows.
+// write reads the sets of rows, up to exportReads concurrently. It writes the sets in the order of
+// the rows, and each set oldest member first, as an import needs it.
 func (f *membersExport) write(ctx context.Context, server *client.Client, out *bulk.CSVWriter, rows []client.Row) error {
 	for some := range slices.Chunk(rows, exportReads) {
 		var lists [exportReads][]client.Member

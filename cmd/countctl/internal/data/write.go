@@ -108,8 +108,8 @@ type deleteOutput struct {
 // keyOf appends.
 const deleteKeyBytesMax = client.KeyBytesMax - len("/18446744073709551615")
 
-// keyOf returns the key for the request that deletes one of rows rows. If there are several, it
-// appends the id, so that each request has its own key.
+// keyOf returns the key for the request that deletes one row. If the command deletes several rows,
+// keyOf appends the id, so that each request has its own key.
 func keyOf(key string, id client.ID, rows int) string {
 	if rows == 1 {
 		return key
