@@ -54,7 +54,8 @@ func checkHot(t *testing.T, b *browser, n *proctest.Node) {
 	b.goTo("hot/posts/comment")
 	b.click("[aria-label='Largest counts'] a", post)
 	b.awaitText("main h2", "posts "+post)
-	// The text of a link must not become a separate command in the text that a reader copies.
+	// A quote in an address must not begin a separate command in the curl line that a reader
+	// copies.
 	if curl := evaluate[string](b, `import('./api.js').then(({curl}) => curl("v1/hot/posts/x';reboot;'"))`); curl != "curl '"+n.URL+`/v1/hot/posts/x'\'';reboot;'\'''` {
 		t.Errorf("curl is %s", curl)
 	}

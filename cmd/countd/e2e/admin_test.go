@@ -44,7 +44,8 @@ func ctl[T any](t *testing.T, n *proctest.Member, args ...string) T {
 	return v
 }
 
-// refusesCtl runs countctl, which must exit with code and print an error that contains says.
+// refusesCtl runs countctl, which must exit with code and print an error that contains the text
+// says.
 func refusesCtl(t *testing.T, n *proctest.Member, code int, says string, args ...string) {
 	t.Helper()
 	if got := n.Ctl(args...); got.Code != code || !strings.Contains(got.Stderr, says) {

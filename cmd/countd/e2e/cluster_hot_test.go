@@ -25,7 +25,7 @@ const (
 	stormPace    = 200 * time.Millisecond
 	stormIDs     = 1 << 20
 	stormSkew    = 1.1
-	stormSweep   = 10_000 // ids that a writer's first request increments by 1: more than the list of a shard holds
+	stormSweep   = 10_000 // number of ids that a writer's first request increments by 1: more than the list of a shard holds
 	stormFirst   = 4467107636950632
 	hotRows      = 100
 )

@@ -14,7 +14,7 @@ import (
 
 const (
 	coldRows    = 100_000 // in 7 shards, so that most rows are not in a shard's last segment
-	coldIDs     = 3_000   // ids that the writers use
+	coldIDs     = 3_000   // number of ids that the writers use
 	coldWaitMax = 2 * time.Minute
 )
 

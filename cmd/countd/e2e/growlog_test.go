@@ -41,7 +41,7 @@ func largeSet() map[string]any {
 // by setting the counts of its rows to 0.
 func growLog(t *testing.T, n *proctest.Node) {
 	t.Helper()
-	const logBytesWorth = 20 << 20 // log bytes per shard: more than the node needs to write a snapshot at a stop
+	const logBytesWorth = 20 << 20 // log bytes per shard: so many that the node writes a snapshot when it stops
 	shards := len(n.Cluster().Digests("posts"))
 	for range shards * logBytesWorth / (opsOfLargeSet * logBytesOfOp) {
 		n.MustCall(http.MethodPost, setPath, largeSet(), nil)

@@ -179,7 +179,8 @@ func (k *faultyKafka) start() {
 	})
 }
 
-// restart stops the brokers, runs meanwhile, which may change their data, and starts them again.
+// restart stops the brokers, calls meanwhile, and starts the brokers again. meanwhile may change
+// the brokers' data.
 func (k *faultyKafka) restart(meanwhile func()) {
 	k.t.Helper()
 	k.brokers.Close()

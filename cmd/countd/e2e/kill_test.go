@@ -17,8 +17,8 @@ import (
 const (
 	writerCount     = 16
 	opsOfRequestMax = 8
-	hotIDs          = 4   // ids that receive half of the ops
-	idCount         = 300 // a third of each shape of id
+	hotIDs          = 4   // number of ids that receive half of the ops
+	idCount         = 300 // number of ids, a third for each of three shapes
 	wrongShownMax   = 10
 )
 

@@ -25,8 +25,8 @@ var (
 	bin        proctest.Binaries
 )
 
-// eachLogStore runs a test once with each log store, and passes it the flag. Other tests use the
-// log store that COUNTD_LOG_STORE selects (make e2e-boltdb).
+// eachLogStore runs a test once with each log store, and passes the flag --log-store to the test.
+// Other tests use the log store that COUNTD_LOG_STORE selects (make e2e-boltdb).
 func eachLogStore(t *testing.T, test func(t *testing.T, setting string)) {
 	for _, store := range []string{"boltdb", "shared"} {
 		t.Run(store, func(t *testing.T) { test(t, "--log-store="+store) })

@@ -85,8 +85,9 @@ type membersFile struct {
 	want map[string]bool // lines "id,member"
 }
 
-// newMembersFile writes a file of pairs, which belong to the rows 1 to rows in turn. Every
-// twentieth pair occurs twice.
+// newMembersFile writes a file with the given number of pairs of a row and a member. The pairs
+// belong in turn to the rows 1, 2 and so on, up to the parameter rows. Every twentieth pair occurs
+// twice.
 func newMembersFile(t *testing.T, rows, pairs int) *membersFile {
 	t.Helper()
 	m := &membersFile{filepath.Join(t.TempDir(), "likes.csv"), map[string]bool{}}

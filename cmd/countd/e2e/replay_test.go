@@ -31,8 +31,8 @@ func newFileRun(t *testing.T, events int, rows uint64, args ...string) *fileRun 
 	return &fileRun{node: n, args: args, client: n.StartCtl(args...), rows: rows}
 }
 
-// reach waits until the keyspace posts has at least rows rows. It fails the test if all rows are
-// there already.
+// reach waits until the keyspace posts has at least the given number of rows. It fails the test if
+// all rows are there already.
 func (r *fileRun) reach(t *testing.T, rows uint64) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d of %d rows are there", rows, r.rows), func() bool { return r.node.Cluster().Rows("posts") >= rows })

@@ -49,7 +49,8 @@ func eventuallyIn(t *testing.T, timeout time.Duration, what string, holds func()
 func TestStartWithoutFlags(t *testing.T) {
 	const readyMax, triesMax = 2 * time.Second, 10
 	var took []time.Duration
-	// Only one start has to be in time, because other tests may use the machine for a moment.
+	// It suffices that one start of several is in time, because other tests may use the machine for
+	// a moment.
 	for range triesMax {
 		n := proctest.NewNode(t, bin, "")
 		n.Cwd = t.TempDir()
