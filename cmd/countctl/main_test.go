@@ -19,7 +19,7 @@ import (
 
 // against returns an Invocation that runs command lines of the whole program against s. Tests of
 // commands on a node are in this package unless they need internals of another package. One test
-// program is faster: each one that links the node takes seconds to build.
+// program is faster than several, because each one that links the node takes seconds to build.
 func against(t *testing.T, s *nodetest.Server) *clitest.Invocation {
 	return clitest.New(t, s.URL, groups...)
 }

@@ -18,7 +18,9 @@ type node struct {
 // restart they resolve to different addresses, as the names of containers and pods do. The name
 // shared resolves to all nodes. secrets writes files below a node's root; env is for countctl.
 //
-//  1. The nodes form one cluster. Its catalog has their names, not their addresses. 2. Each node returns the count, even after all nodes have moved to new addresses, and all replicas are equal.
+//  1. The nodes form one cluster. Its catalog has their names, not their addresses.
+//  2. Each node returns the count, even after all nodes have moved to new addresses, and all
+//     replicas are equal.
 //  3. A backup reaches all nodes by their names.
 //  4. Each node passes its health check, and exits with 0.
 func runCluster(t *testing.T, of *image, nodes []node, shared string, secrets func(root string), env ...string) {

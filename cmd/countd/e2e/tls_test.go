@@ -63,7 +63,7 @@ func redisPing(addr string, config *tls.Config) (string, error) {
 //
 //  1. no HTTP request and no Redis command fails, on a new or an existing connection;
 //  2. the node uses the new certificate, and ignores an invalid one;
-//  3. the metrics show both.
+//  3. the metrics show the certificate in use, and count the invalid one as a reload error.
 func TestTLSRotates(t *testing.T) {
 	t.Parallel()
 	cas := []*must.Authority{must.NewAuthority(t), must.NewAuthority(t)}
