@@ -11,8 +11,9 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// BenchmarkGather measures the status of a cluster of 30 keyspaces of 27 shards: the bytes of the reports of all nodes, and the
-// time to decode and join them. Marks are for digests only.
+// BenchmarkGather measures the status of a cluster of 30 keyspaces of 27 shards: the bytes of the
+// reports of all nodes, and the time to decode and join them. Reports have marks only if digests
+// are requested.
 func BenchmarkGather(b *testing.B) {
 	for _, nodes := range []int{3, 100, 500} {
 		for _, marks := range []bool{false, true} {

@@ -35,11 +35,11 @@ const (
 	// restoreWindow is the number of a producer's last requests that a shard remembers. After
 	// that many writes, the restore waits until all of them have ended.
 	restoreWindow = 64
-	// restoreAheadMax bounds the steps with which begin raises the numbers. No clock was further
-	// ahead during an earlier restore.
+	// restoreAheadMax bounds the steps by which begin raises the write numbers, in case the clock
+	// was ahead during an earlier restore.
 	restoreAheadMax = 100 * 365 * 24 * time.Hour
-	// restoreIDsMax bounds a write: the restore sends a write that has at least restoreIDsMax
-	// followees or posts.
+	// restoreIDsMax bounds a write: the restore sends the write once it has restoreIDsMax followees
+	// or posts.
 	restoreIDsMax = 20_000
 	// restoreReadTimeout bounds one read of the shard.
 	restoreReadTimeout = 30 * time.Second
@@ -88,11 +88,11 @@ type RestoreNode interface {
 	Stopping() bool
 }
 
-// RestoreShard writes the rows of a snapshot of shard.Node.OpenSnapshot into the shard of a group.
-// It writes them through the log like any write, so replicas and crashes need no special handling.
-// After an incomplete restore, a second run with Force restores all rows. The shard must be empty,
-// unless Force deletes its rows first. RestoreShard waits for leaders until ctx ends. Restore the
-// board before the shards of unread numbers, because the board bounds their cursors.
+// RestoreShard writes the rows of a snapshot from shard.Node.OpenSnapshot into the shard of a
+// group. It writes them through the log like any write, so replicas and crashes need no special
+// handling. After an incomplete restore, a second run with Force restores all rows. The shard must
+// be empty, unless Force deletes its rows first. RestoreShard waits for leaders until ctx ends.
+// Restore the board before the shards of unread numbers, because the board bounds their cursors.
 //
 // The first write makes the shard forget all requests of clients, and the snapshot's requests are
 // not restored either. So the shard applies a repeat of any earlier request. This is necessary,

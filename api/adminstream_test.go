@@ -48,7 +48,7 @@ func TestSnapshotIsStreamed(t *testing.T) {
 	l.wantGood()
 }
 
-// closing is a reader whose Close closes the channel closed.
+// closing is a reader. Close closes its channel.
 type closing struct {
 	io.Reader
 	closed chan struct{}

@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/api/gate"
 )
 
-// crowd fills the size class of bodies of n bytes with slow writes until it admits no further one
-// with a timeout of 10 s. free ends the writes.
+// crowd fills the size class of bodies of n bytes with slow writes until a refuses a further such
+// write with a timeout of 10 s. free ends the writes.
 func crowd(t *testing.T, a *gate.Admission, n int) (free func()) {
 	t.Helper()
 	const inFlight = 20_000

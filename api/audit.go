@@ -14,9 +14,9 @@ import (
 // shorter.
 const auditBytesMax = 256
 
-// audit writes a call that only an admin may make into the audit log. If the call changes the
-// cluster or a keyspace, audit writes it into the node's log too. Failed calls may be many, so the
-// rate of their lines in the node's log is limited.
+// audit adds a line to the audit log for a call that only an admin may make. If the call changes
+// the cluster or a keyspace, audit also adds a line to the node's log. Failed calls may be many, so
+// the rate of their lines in the node's log is limited.
 func (s *Server) audit(ctx *fasthttp.RequestCtx, r *request, e *endpoint, err error) {
 	f, isFault := errors.AsType[*fault](err)
 	if isFault && f.refusal {
@@ -36,7 +36,7 @@ func (s *Server) audit(ctx *fasthttp.RequestCtx, r *request, e *endpoint, err er
 	}
 	logger, msg := s.cfg.Logger, "admin action"
 	if err != nil {
-		logger, msg = s.limited, "admin action failed: "+e.name // the text has the call's name, because the rate of each text is limited
+		logger, msg = s.limited, "admin action failed: "+e.name // name the call, because the rate limit is per text
 	}
 	args := []any{
 		"action", e.name, "path", path, "caller", ctx.RemoteAddr().String(), "user", event.Who,

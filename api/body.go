@@ -41,7 +41,7 @@ func optional(body []byte) []byte {
 // seen is a set of members of an object that were read, one bit for each.
 type seen uint32
 
-// once records that the member of bit was read. It refuses a member that occurs a second time.
+// once records that the member with this bit was read. It refuses a second occurrence.
 func (s *seen) once(c *cursor, bit int, path string) {
 	if *s&(1<<bit) != 0 {
 		c.Fail(path, strictjson.GivenTwice)
@@ -49,7 +49,7 @@ func (s *seen) once(c *cursor, bit int, path string) {
 	*s |= 1 << bit
 }
 
-// need records a fault if the member of bit was not read.
+// need records a fault if the member with this bit was not read.
 func (s seen) need(c *cursor, bit int, path string) {
 	if !s.has(bit) {
 		c.Fail(path, strictjson.Missing)

@@ -11,8 +11,8 @@ import (
 )
 
 // TestConsoleNeedsNoToken checks that the server serves the console's files without a token, and
-// counts them as a separate endpoint. All other calls need a token. A request whose Host is not a
-// name of the node is refused before that.
+// counts them as a separate endpoint. All other calls need a token. The server refuses a request
+// whose Host is not a name of the node, even for the console.
 func TestConsoleNeedsNoToken(t *testing.T) {
 	e := startAuth(t, auth.Enforce, func(c *Config) {
 		c.AllowedHosts = []string{"counts.example.com"}

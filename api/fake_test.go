@@ -447,7 +447,7 @@ func applied(row []int64, op engine.Op) (uint8, bool) {
 	return 0, true
 }
 
-// cutShort raises the sums of an op to its floors.
+// cutShort reduces the subtractions of an op that would go below its floors. It returns the cuts.
 func cutShort(row []int64, op engine.Op, number int) (cuts []engine.Cut) {
 	for i, cell := range op.Cells {
 		if i == 0 || op.Cells[i-1].Column&engine.FloorMark == 0 {

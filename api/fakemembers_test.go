@@ -9,7 +9,7 @@ import (
 )
 
 // memberLocked applies an op to a set. It returns the cell that the op adds to its count, whether
-// that overflows, and whether the set changes. An overflow leaves the set unchanged.
+// the count overflows, and whether the set changes. An overflow leaves the set unchanged.
 func (n *fakeNode) memberLocked(ks *shard.Keyspace, op engine.Op, row []int64) (sum engine.Cell, overflows, changes bool) {
 	column, member := op.Cells[0].Column, uint64(op.Cells[0].Value)
 	sets := n.mu.sets.Of(ks.Name, int(column))

@@ -18,7 +18,8 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// fakeServer is a server on loopback over a fakeNode, or over the Backend that change has set.
+// fakeServer is a server on loopback over a fakeNode, or over the Backend that the test's change of
+// the Config has set.
 type fakeServer struct {
 	t      testing.TB
 	node   *fakeNode

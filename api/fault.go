@@ -125,7 +125,7 @@ var backendFaults = []struct {
 }
 
 // nothingApplied ends the message for a write that reached its deadline before it was proposed.
-// Without it, the client would have to assume an unknown outcome.
+// Without this text, the client would have to assume an unknown outcome.
 const nothingApplied = "; nothing was applied"
 
 // retryAfter, in seconds, is sent with every fault after which a repeat may succeed. A queue

@@ -54,8 +54,8 @@ func (s *Server) holdBack(r *request) {
 	}
 }
 
-// wasTried reports whether the duration of a write shows the backend's speed. A write that a full
-// queue refused does not.
+// wasTried reports whether the duration of a write shows the backend's speed. The duration of a
+// refused write does not.
 func wasTried(err error) bool {
 	return err == nil || errors.Is(err, errs.ErrOutcomeUnknown) || errors.Is(err, errs.ErrTooLate)
 }

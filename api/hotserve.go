@@ -82,7 +82,7 @@ func top(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 		return err
 	}
 	for i, row := range q.Top {
-		r.rows.Rows[i*width+r.sets.column] = row.Count // in the order of the answer
+		r.rows.Rows[i*width+r.sets.column] = row.Count // the count by which the answer is sorted
 	}
 	answerLong(ctx, rowsBytes(len(r.ids), len(r.columns)), func(dst []byte) []byte {
 		return append(appendRows(dst, r.ids, r.keyspace, r.columns, r.rows.Rows, nil), '}')

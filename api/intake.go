@@ -120,9 +120,9 @@ func (s *Server) discard(ctx *fasthttp.RequestCtx) {
 }
 
 // awaitBody returns the limits for reading the body of a request whose headers have arrived. The
-// body must arrive within the request's timeout or the read timeout, whichever is shorter.
-// awaitBody also refuses a body that is too large. Without it, fasthttp would first wait for bytes
-// of the body.
+// body must arrive within the request's timeout or the read timeout, whichever is shorter. If the
+// body is too large, awaitBody sets Expect, so that fasthttp calls expect, which refuses it.
+// fasthttp would otherwise first wait for bytes of the body.
 func (s *Server) awaitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	n := h.ContentLength()
 	if n == 0 || n == lengthOfNone {

@@ -22,7 +22,7 @@ func (l *fakeServer) dial(t *testing.T) *slowCaller {
 	t.Helper()
 	c, err := net.Dial("tcp", l.server.Addr().String())
 	if err == nil {
-		err = c.SetDeadline(time.Now().Add(time.Minute)) // a test fails before it hangs
+		err = c.SetDeadline(time.Now().Add(time.Minute)) // so that a test fails instead of hanging
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -311,7 +311,7 @@ func (e example) replayUnfinished(t *testing.T, r *http.Request) reply {
 
 // replayTarget is a backend against which the test replays the contract.
 type replayTarget interface {
-	// renew returns a server before a new backend.
+	// renew returns a server over a new backend.
 	renew(t *testing.T) *fakeServer
 	// has reports whether the backend can produce the example.
 	has(e example) bool
@@ -650,7 +650,7 @@ func answersOf(what takes) []int {
 	statuses := []int{200, 405, 431}
 	for _, rule := range []struct {
 		status    int
-		any, none takes // a call must have one of any, unless any is 0, and none of none
+		any, none takes // the call must have a property in any, unless any is 0, and no property in none
 	}{
 		{400, 0, takesAnything},
 		{408, 0, takesStream}, // the handler of the call reads the body at the client's pace

@@ -151,8 +151,8 @@ func TestOpenAPIProperties(t *testing.T) {
 	}
 }
 
-// TestOpenAPIPropertiesAreMissed checks that the two tests above and TestOpenAPIExamples would
-// notice a change of the contract.
+// TestOpenAPIPropertiesAreMissed checks that TestOpenAPIProperties and TestOpenAPIExamples notice a
+// property that is missing or misspelled.
 func TestOpenAPIPropertiesAreMissed(t *testing.T) {
 	const get = "GET /v1/counters/{keyspace}/{id}"
 	row := func(c *contract) *openapi3.Schema { return c.doc.Components.Schemas["Row"].Value }

@@ -12,8 +12,8 @@ import (
 // allocation.
 
 // rare returns the handler of a call whose body is a B and whose answer is an A, both in JSON. It
-// refuses a body that lacks a required member. The context until ends at the request's deadline. It
-// is not the fasthttp.RequestCtx, because run may use until after the answer.
+// refuses a body that lacks a required member. The context named until ends at the request's
+// deadline. It is not the fasthttp.RequestCtx, because run may still use it after the answer.
 func rare[B, A any](run func(until context.Context, s *Server, r *request, body *B) (A, error), required ...string) handler {
 	return func(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 		var body B

@@ -47,8 +47,8 @@ func (a *Authorizer) Follow(ctx context.Context, cluster Cluster) {
 	}
 }
 
-// prove waits until this node's users are at least as current as the leader's users were at the
-// time began.
+// prove waits until this node's users are at least as current as the leader's users were when the
+// call began.
 func (a *Authorizer) prove(ctx context.Context, cluster Cluster, began time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, proveEvery)
 	defer cancel()

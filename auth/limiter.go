@@ -63,7 +63,7 @@ func (b *bucket) take(n int, now time.Time) (wait time.Duration) {
 		from := max(full, at)
 		if owed := from - at - int64(time.Second); owed >= 0 {
 			// If the clock was set back, do not lock the user out for the difference.
-			if owed > int64(owedMax+time.Minute) { // more than any debt that Owe allows, even for a call with a slightly earlier now
+			if owed > int64(owedMax+time.Minute) { // more than any debt that Owe allows, even if now is slightly earlier than Owe's now
 				b.full.CompareAndSwap(full, at)
 				continue
 			}

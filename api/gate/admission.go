@@ -155,8 +155,8 @@ func (l *class) noteQuiet(count int64) {
 	}
 }
 
-// Leave ends a write that arrived at the time received. counts is false for a write that was
-// refused because of its content: its duration does not show the speed.
+// Leave ends a write that arrived at the time received. counts is false for a refused write, whose
+// duration does not show the speed.
 func (w *Write) Leave(received time.Time, counts bool) {
 	l := w.class
 	l.bytes.Add(-w.weight)

@@ -9,7 +9,7 @@ import (
 // Every write appears to take a minute.
 func (a *Admission) pass(l *class, n int, weight int64, answered bool) {
 	now, w := func() int64 { return int64(time.Since(a.started)) }, Write{a, l, weight}
-	l.began.Store(now() + int64(time.Hour)) // no write before the last one ends the window
+	l.began.Store(now() + int64(time.Hour)) // only the last write ends the window
 	for range n {
 		w.Enter()
 		w.Leave(time.Now().Add(-time.Minute), answered)

@@ -74,7 +74,7 @@ func (b *Budget) Concurrently(n int, do func(i int)) {
 	}
 	var next atomic.Int64
 	var failed atomic.Pointer[panicked]
-	work := func() { // ends after the last number
+	work := func() { // ends when no number is left
 		defer func() {
 			if cause := recover(); cause != nil {
 				failed.Store(&panicked{cause, debug.Stack()})

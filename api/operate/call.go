@@ -79,8 +79,8 @@ type Sources interface {
 	// Save returns the sources for a backup. RestoreSaved creates one source from a backup, paused.
 	Save(ctx context.Context) ([]sources.Saved, error)
 	RestoreSaved(ctx context.Context, text []byte) (*sources.Source, error)
-	// Past returns what the messages of a partition, from the position from on, change in the rows
-	// of a keyspace.
+	// Past returns the effects of a partition's messages on the rows of a keyspace. It begins at
+	// the position from.
 	Past(ctx context.Context, name, keyspace string, partition uint32, from string) (*sources.Past, error)
 	// Rows returns the rows of ids, and the positions that the shards of these rows store for the
 	// source.

@@ -110,7 +110,7 @@ func (k keySpec) count(n int) int {
 	return (k.last-k.first)/k.step + 1
 }
 
-// allowed reports whether a caller may make a command on all keyspaces that it names.
+// allowed reports whether a caller may run a command on all keyspaces that the command names.
 func allowed(caller *auth.Caller, need *auth.Need, keys keySpec, args [][]byte) bool {
 	if !caller.Allows(need, nil) {
 		return false

@@ -38,8 +38,8 @@ type call struct {
 }
 
 // subject identifies what a write changes. Writes to the same subject keep their order. Writes to
-// subjects of different kinds keep it, too, because one may depend on the other: a user's position
-// in a channel depends on the channel.
+// subjects of different kinds keep their order too, because one may depend on the other: a user's
+// position in a channel depends on the channel.
 type subject struct {
 	kind subjectKind
 	id   uint64 // id of the user or author; 0 for ofAll

@@ -171,8 +171,8 @@ func mset(c *conn, args [][]byte) {
 	b.answer(appendOK, from)
 }
 
-// fields parses the key of a row, and the columns in names. Every step-th argument is the name of a
-// column.
+// fields parses the key of a row, and the columns in names. Every step-th text of names is the name
+// of a column.
 func (b *batch) fields(text []byte, names [][]byte, step int) (key, []key, error) {
 	k, err := b.row(text)
 	if err != nil {

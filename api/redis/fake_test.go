@@ -195,8 +195,8 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 	return nil
 }
 
-// failWrites makes all later writes call with, and fail with its error. If with is nil, writes
-// succeed again.
+// failWrites makes all later writes call the function with, and fail with the returned error. If
+// the function is nil, writes succeed again.
 func (n *fakeNode) failWrites(with func(w *shard.Write) error) {
 	n.mu.Lock()
 	n.mu.writeErr = with

@@ -110,7 +110,8 @@ func (b *batch) row(text []byte) (key, error) {
 	return k, wrongIf(err, k.column != wholeRow)
 }
 
-// wrongIf returns err, or the error for a key of the wrong type if wrong is set.
+// wrongIf returns err. If err is nil and wrong is set, it returns the error for a key of the wrong
+// type.
 func wrongIf(err error, wrong bool) error {
 	if err == nil && wrong {
 		err = errWrongType
@@ -136,8 +137,8 @@ func isCounters(ks *shard.Keyspace) bool { return ks != nil && ks.Kind == kinds.
 
 var errTooManyKeys = argumentError(fmt.Sprintf("a command takes at most %d keys", rowsMax))
 
-// readKeys parses the first one of every step arguments as a key. The keys are in the batch's
-// memory.
+// readKeys parses texts in groups of step. The first text of each group is a key. The keys are in
+// the batch's memory.
 func (b *batch) readKeys(texts [][]byte, step int, read func(*batch, []byte) (key, error)) ([]key, error) {
 	if len(texts)/step > rowsMax {
 		return nil, errTooManyKeys
@@ -153,7 +154,7 @@ func (b *batch) readKeys(texts [][]byte, step int, read func(*batch, []byte) (ke
 	return b.keys, nil
 }
 
-// readPairs parses the first one of every step arguments as a key, and the last one as a number.
+// readPairs does the same as readKeys, and parses the last text of each group as a number.
 func (b *batch) readPairs(texts [][]byte, step int, read func(*batch, []byte) (key, error)) (keys []key, values []int64, err error) {
 	if keys, err = b.readKeys(texts, step, read); err == nil {
 		values, err = b.readValues(texts, step)
@@ -161,7 +162,7 @@ func (b *batch) readPairs(texts [][]byte, step int, read func(*batch, []byte) (k
 	return keys, values, err
 }
 
-// readValues parses the last one of every step arguments as a number.
+// readValues parses the last text of each group of step texts as a number.
 func (b *batch) readValues(texts [][]byte, step int) ([]int64, error) {
 	b.values = b.values[:0]
 	for i := step - 1; i < len(texts); i += step {

@@ -192,7 +192,7 @@ type scanPage struct {
 func (c *conn) scanPages(q *scanCall) (next uint64, pages []scanPage, err error) {
 	next, pages, err = c.readPages(q, false)
 	if start := next &^ (scanBlock - 1); err == nil && next > scanExact && start != next {
-		if next = start; start <= q.from { // a block has more rows than a page
+		if next = start; start <= q.from { // the page would be empty, so it has the whole block
 			next, pages, err = c.readPages(q, true)
 			if end := start + scanBlock; next > end {
 				next = end // after the last block, end is 0

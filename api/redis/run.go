@@ -130,7 +130,7 @@ func (q *call) run(c *conn, deadline time.Time) {
 	w := shard.Write{ID: q.id, Deadline: deadline, Permission: c}
 	q.err = q.write(&w)
 	if _, some := errors.AsType[*shard.PartialError](q.err); q.err == nil || some {
-		to := kinds.KeyspaceUnread // this token also covers the keyspaces that only calls use
+		to := kinds.KeyspaceUnread // its token also covers the keyspaces that only calls use
 		if q.about.kind == ofAuthor {
 			to = kinds.KeyspaceUsers
 		}

@@ -91,7 +91,7 @@ func (b *batch) fetch(k key) {
 	b.wrote(k, op)
 }
 
-// wrote makes the count of a key right after an op the next cell of the reply.
+// wrote adds the next cell of the reply: the count of a key right after an op.
 func (b *batch) wrote(k key, op int32) {
 	b.cells = append(b.cells, cell{table: k.table, row: op, column: int16(k.column), op: true, set: k.set})
 }

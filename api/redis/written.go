@@ -12,14 +12,14 @@ import (
 
 // written is the token of all writes to a keyspace that this node's clients have made. Reads use
 // this token, so a client of this node sees all writes through this node, even those of other
-// connections. Without it, a follower's read may miss recent writes.
+// connections. Without the token, a follower's read may miss recent writes.
 type written struct {
 	token atomic.Pointer[shard.Token] // replaced, never changed
 	mu    sync.Mutex                  // must be held to replace token
 }
 
 // add adds the token of a write. All requests of one log entry have the same token, so only the
-// first of them replaces the sum.
+// first of these requests replaces w.token.
 func (w *written) add(token *shard.Token) {
 	if sum := w.token.Load(); sum != nil && sum.Cluster == token.Cluster && covers(sum, token) {
 		return

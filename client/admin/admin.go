@@ -56,8 +56,9 @@ func (c Client) Raw(ctx context.Context, path string) ([]byte, error) {
 	return client.Ask[[]byte](ctx, c.c, client.Call{Method: http.MethodGet, Path: path, Once: true})
 }
 
-// SetEverywhere sets whether every node holds a replica of each shard of a keyspace, for local
-// reads, or only the voters do. It returns before the new replicas exist.
+// If everywhere is set, SetEverywhere makes every node hold a replica of each shard of a keyspace,
+// for local reads. Otherwise only the voters hold replicas. It returns before the new replicas
+// exist.
 func (c Client) SetEverywhere(ctx context.Context, keyspace string, everywhere bool) (client.Keyspace, error) {
 	request := map[string]bool{"everywhere": everywhere}
 	return client.Ask[client.Keyspace](ctx, c.c, post(namePath("keyspaces", keyspace)+"/everywhere", request))

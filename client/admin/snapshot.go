@@ -83,9 +83,10 @@ func (c Client) Snapshot(ctx context.Context, group uint32) (*Snapshot, error) {
 
 var errNoHead = errors.New("its index, rows, digest or length is not told")
 
-// Restore replaces the rows of a shard by those of a snapshot, whose length is bytes. If the shard
-// has rows, outboxes or members, the server refuses the restore. With force, it deletes them first.
-// The client never retries this request. To repeat a restore that was cut short, set force.
+// Restore replaces the rows of a shard by those of a snapshot. The parameter bytes is the
+// snapshot's length. If the shard has rows, outboxes or members, the server refuses the restore.
+// With force, it deletes them first. The client never retries this request. To repeat a restore
+// that was cut short, set force.
 //
 // If the snapshot's columns differ from the keyspace's, columns holds the snapshot's column names
 // by number, "" for a dropped column. Otherwise columns is nil. The server restores each count to
