@@ -92,7 +92,7 @@ func appendResults(dst []byte, w *shard.Write, ops counters.Ops, ks *shard.Keysp
 		of, row := keyspaceOf(w, ks, i), w.Rows[i*w.Width:(i+1)*w.Width]
 		op := &ops[i]
 		if op.OfMember() {
-			_, cuts = cutsOf(i, cuts) // skip the op's cuts, because the answer has its count
+			_, cuts = cutsOf(i, cuts) // skip the op's cuts, because the answer has the resulting count
 			did := len(changed) > 0 && changed[0] == i
 			if did {
 				changed = changed[1:]

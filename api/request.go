@@ -49,7 +49,7 @@ type request struct {
 	identity
 }
 
-// release drops larger buffers than these, so that a few huge requests do not occupy memory
+// release pools no request with larger buffers, so that a few huge requests do not occupy memory
 // forever. The buffers of 10,000 ops on four columns fit.
 const (
 	pooledCellsMax = 1 << 16 // 1 MiB

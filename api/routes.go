@@ -114,7 +114,8 @@ func (n *pathNode) add(template string) *pathNode {
 	return n
 }
 
-// match finds the resource for the rest of a path, and fills to. It prefers literal names.
+// match stores the resource for the rest of a path, and its names, in *to. It prefers literal
+// names.
 func (n *pathNode) match(rest []byte, to *target) bool {
 	name, deeper := rest, false
 	if i := bytes.IndexByte(rest, '/'); i >= 0 {

@@ -152,7 +152,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		ctx.SetConnectionClose()
 	}
 	e.observers.Observe(ctx.Response.StatusCode(), time.Since(r.received), len(r.body), answerBytes(ctx))
-	ctx.Request.ResetBody() // r owns the body
+	ctx.Request.ResetBody() // ctx must not keep the body, whose memory r reuses
 	s.bodies.Release(r.held)
 	if !errors.Is(err, errPanicked) {
 		s.requests.release(r)

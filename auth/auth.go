@@ -88,8 +88,8 @@ const (
 	proveAgain = time.Second
 )
 
-// proof is the time at which a proof of the users began, by two clocks. The monotonic clock may
-// stop while a machine is suspended, and the wall clock may be set back.
+// proof is the time at which a proof of the users began, by two clocks, because the monotonic clock
+// may stop while a machine is suspended, and the wall clock may be set back.
 type proof struct {
 	at   time.Time
 	wall time.Time // the same time without its monotonic reading

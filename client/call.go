@@ -97,8 +97,9 @@ func AllRefused(err error) bool {
 	return errors.As(err, &refused) && column.IsRefusal(refused.Code)
 }
 
-// round tries the address in use. While the server fails, it tries each of the other addresses.
-// round sets *written if a try of a write has an unknown outcome, and never clears it.
+// round tries the address in use. If the server there fails, round tries each of the other
+// addresses, unless the call may be sent only once. round sets *written if a try of a write has an
+// unknown outcome, and never clears it.
 func (c *Client) round(ctx context.Context, req Call, out any, written *bool) error {
 	for tries := 1; ; tries++ {
 		current := c.current.Load()
@@ -192,8 +193,8 @@ func Stream(c *Client, r *http.Request) (*http.Response, error) {
 	return nil, decodeError(resp.StatusCode, resp.Header, body)
 }
 
-// tryTimeout returns the server's deadline for one try: the client's timeout or the rest of ctx,
-// minus some time for the answer to travel.
+// tryTimeout returns the server's deadline for one try: the client's timeout or, if that is
+// shorter, the rest of ctx minus some time for the answer to travel.
 func (c *Client) tryTimeout(ctx context.Context) time.Duration {
 	deadline, has := ctx.Deadline()
 	if !has {

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// smallFree and largeFree are the numbers of writes of a size class that are always admitted.
-	// With so few writes, a write waits only for the log.
+	// While a size class has fewer writes in flight than smallFree or largeFree, every write is
+	// admitted. With so few writes, a write waits only for the log.
 	smallFree = 64
 	largeFree = 8
 	// classWindow is the interval over which the speed of a size class is measured. Even with slow
@@ -20,7 +20,7 @@ const (
 	perSecMax = 1 << 40
 	// deadlineShare bounds the expected time of the earlier writes to 1/deadlineShare of a write's
 	// deadline. The rest of the deadline is for the network, and for differences between writes.
-	// With half of the deadline as the bound, writes in measurements still missed the deadline.
+	// With half of the deadline as the bound, measured writes still missed the deadline.
 	deadlineShare = 4
 	// refusalsPerCPU bounds the refusals per second for each processor. A refusal takes about 10 µs,
 	// so refusals use at most a twentieth of the processors.
@@ -125,8 +125,9 @@ const SmallBodyBytesMax = 8 << 10
 // chunks.
 func IsSmall(n int) bool { return n >= 0 && n <= SmallBodyBytesMax }
 
-// Admits reports whether a write that arrives now is expected to be answered within
-// 1/deadlineShare of timeout.
+// Admits reports whether to admit a write that arrives now. It admits the write if the expected
+// time is at most 1/deadlineShare of timeout, if few writes are in flight, if the speed is unknown,
+// or if the last completed writes were fast.
 func (w *Write) Admits(timeout time.Duration) bool {
 	l := w.class
 	perSec := l.perSec.Load()
@@ -172,8 +173,9 @@ func (w *Write) Leave(received time.Time, counts bool) {
 	}
 }
 
-// measure ends a window. A window with few writes does not show the possible speed, because all
-// arriving writes complete. So measure doubles the assumed speed after each such window.
+// measure ends a window. If few writes were in flight at some moment, the window does not show the
+// possible speed, because all arriving writes complete. measure then doubles the assumed speed for
+// each classWindow.
 func (l *class) measure(window time.Duration) {
 	left, before := float64(l.left.Swap(0))/window.Seconds(), l.perSec.Load()
 	switch {

@@ -99,7 +99,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit returns the connection, or refuses it and returns nil if there are too many.
+// admit returns the connection. It refuses the connection and returns nil if there are too many, if
+// the file descriptor is reserved, or if the listener is closed.
 func (l *Listener) admit(raw net.Conn) *Conn {
 	clients, _ := scarce.Bounds()
 	clients = cmp.Or(l.cfg.DescriptorsMax, clients)

@@ -195,7 +195,7 @@ func settle(w *shard.Write, err error, locate func(op int) (*table, int)) {
 	for i := range w.Ops.Len() {
 		t, op := locate(i)
 		if err == nil && w.Repeated && t.ops[op].Kind == engine.OpTake {
-			clear(w.Rows[i*w.Width : (i+1)*w.Width]) // a repeat takes no counts
+			clear(w.Rows[i*w.Width : (i+1)*w.Width]) // the reply is 0, because a repeat takes no counts
 		}
 		if t != noted && (err == nil || some) {
 			t.wrote(w)
@@ -244,8 +244,8 @@ func (t *table) applyWithoutNewRows(c *conn, from, to int, deadline time.Time) {
 }
 
 // applyAgain retries the ops of units. If the backend refuses some of them for lack of memory
-// again, applyAgain retries each half of these units separately. It cannot choose better, because
-// only the nodes that own the rows know which ops widen rows.
+// again, applyAgain retries each half of these units separately. It cannot pick the units that
+// would succeed, because only the nodes that own the rows know which ops widen rows.
 func (t *table) applyAgain(c *conn, units [][]int, deadline time.Time) {
 	again := slices.Concat(units...)
 	if len(again) == 0 {

@@ -137,7 +137,8 @@ func (b *batch) refresh() {
 	})
 }
 
-// known plans a reply that is known already. appendReply appends the reply.
+// known adds a reply that is known already. If no earlier reply is planned, the reply goes to the
+// output at once.
 func (b *batch) known(appendReply func(dst []byte) []byte) {
 	if len(b.replies) == 0 && !b.atomic {
 		b.conn.out.Buf = appendReply(b.conn.out.Buf)
@@ -156,7 +157,7 @@ func (b *batch) fail(text string) {
 
 // failed reports whether err is not nil. If so, it plans an error reply. If the error concerns a
 // name that a lookup may find, failed instead marks the command to be planned again after the
-// lookup.
+// lookup. If the lookup has failed, the reply is the lookup's error.
 func (b *batch) failed(err error) bool {
 	if err == nil || b.misses(err) {
 		return err != nil

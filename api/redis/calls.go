@@ -85,7 +85,8 @@ func (q *calls) reset() {
 	}
 }
 
-// pollCall serves all polls of a pipeline that have the same channels and dots, with one poll.
+// pollCall serves consecutive polls of a pipeline that have the same channels and dots, with one
+// poll.
 type pollCall struct {
 	poll inbox.Poll
 	err  error

@@ -278,7 +278,7 @@ func appendAbsent(dst []byte, cells []cell, _ bool) []byte {
 	return resp.AppendInt(dst, int64(len(cells)-there(cells)))
 }
 
-// appendTTL appends -1 if the key exists, because keys never expire.
+// appendTTL appends -1 if the key exists, because keys never expire, and -2 if it does not.
 func appendTTL(dst []byte, cells []cell, _ bool) []byte {
 	return resp.AppendInt(dst, int64(there(cells))-2)
 }

@@ -30,8 +30,8 @@ func memberCommands() []spec {
 }
 
 // changeSet returns a command that adds or removes members of a set. It replies with the number of
-// members that it added or removed. Members are numbers, so removing any other text changes
-// nothing.
+// members that it added or removed. Members are numbers, so adding any other text is an error, and
+// removing it changes nothing.
 func changeSet(kind engine.OpKind) func(*conn, [][]byte) {
 	return func(c *conn, args [][]byte) {
 		b := c.batch

@@ -74,7 +74,7 @@ func (c *conn) plan(cmd *command, args [][]byte) {
 	}
 }
 
-// run plans or executes a command with the right number of arguments.
+// run plans or executes a command. The caller has checked the number of arguments.
 func (cmd *command) run(c *conn, args [][]byte) {
 	if cmd.do != nil {
 		cmd.do(c, args)

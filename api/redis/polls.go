@@ -98,8 +98,8 @@ func (q *calls) nextPoll() *pollCall {
 	return next
 }
 
-// mergePolls merges the last poll into the previous one if they are for the same names. It returns
-// the index of the poll that has the users of the last poll.
+// mergePolls merges the last poll into the previous one, if both have the same names and one poll
+// may have all their users. It returns the index of the poll that now has the last poll's users.
 func (q *calls) mergePolls() int {
 	last := len(q.polls) - 1
 	if last == 0 {

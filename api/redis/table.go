@@ -156,14 +156,14 @@ func (c *cell) exists() (bool, error) {
 }
 
 // freshness sets opt so that a connection's reads see all writes through this node to the given
-// keyspaces. Reads of a READONLY connection may be stale instead. It reuses opt's memory.
+// keyspaces. Reads of a READONLY connection may be stale instead. freshness reuses opt's memory.
 func (c *conn) freshness(opt *shard.ReadOptions, deadline time.Time, writes ...*written) {
 	*opt = shard.ReadOptions{Token: shard.Token{At: opt.Token.At[:0]}, Deadline: deadline}
 	if c.stale {
 		opt.Consistency = shard.Stale
 		return
 	}
-	for _, w := range writes { // no two keyspaces share a group
+	for _, w := range writes { // append is enough, because no two keyspaces share a group
 		if token := w.token.Load(); token != nil {
 			opt.Token.Cluster = token.Cluster
 			opt.Token.At = append(opt.Token.At, token.At...)

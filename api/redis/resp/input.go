@@ -231,8 +231,8 @@ func (in *Input) setDeadline(unknown bool) bool {
 		return true
 	}
 	in.until, in.partial = now.Add(timeout), partial
-	// Shutdown may have woken the connection before the new deadline, so Stopping is checked after
-	// it.
+	// Shutdown wakes a connection by a deadline in the past, which the new deadline may have
+	// replaced. So check Stopping after that.
 	return in.conn.SetReadDeadline(in.until) == nil && !in.shared.Stopping()
 }
 

@@ -21,8 +21,9 @@ const (
 
 var errOutputFull = errors.New("the client does not read its replies")
 
-// Output sends a connection's replies. While the client reads them, it sends on the connection's
-// goroutine. Otherwise it adds the replies to a bounded queue, which a sender goroutine sends.
+// Output sends a connection's replies. While the client reads them, Output sends them on the
+// connection's goroutine. Otherwise it adds them to a bounded queue, which a sender goroutine
+// sends.
 type Output struct {
 	Buf []byte // replies that were not sent or queued yet
 	// Unknown is set for a client that has not authenticated: its replies may not wait in the
@@ -83,7 +84,7 @@ func (o *Output) enqueue(replies []byte) (sending bool, err error) {
 	return true, o.waitLocked(replies)
 }
 
-// waitLocked adds to the queue, or closes the connection if the queue is too large.
+// waitLocked adds to the queue, or closes the connection if the queue may not grow.
 func (o *Output) waitLocked(replies []byte) error {
 	if o.Unknown || len(o.mu.waiting)+len(replies) > o.shared.OutputBytesMax || !o.shared.Memory.Acquire(len(replies)) {
 		o.mu.err = errOutputFull
