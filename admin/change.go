@@ -38,8 +38,8 @@ func (o *operation) command(ctx context.Context, command *catalog.Command) error
 	return nil
 }
 
-// find returns the node with the given name or key. If several nodes have that name, it returns the
-// one that is not leaving.
+// find returns the node with the given name or key. If several nodes have that name, it prefers one
+// that is not leaving. If all of them are leaving, it returns an error.
 func (o *operation) find(called string) (catalog.Node, error) {
 	if node, known := o.catalog.Nodes[called]; known {
 		return node, nil

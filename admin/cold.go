@@ -30,13 +30,13 @@ func (a *Cluster) Cold(ctx context.Context) ([]ColdNode, error) {
 	return nodes, nil
 }
 
-// OrderCold starts a tiering order on all nodes, if every node that answers can run it.
+// OrderCold starts a tiering job on all nodes, if every node that answers can run it.
 func (a *Cluster) OrderCold(ctx context.Context, order tiering.TieringJob) (*clientadmin.ColdOrdered, error) {
 	n, err := a.cfg.Node()
 	if err != nil {
 		return nil, err
 	}
-	if err := n.CatchUp(ctx); err != nil { // the order may concern a keyspace that this node's catalog lacks
+	if err := n.CatchUp(ctx); err != nil { // the job may concern a keyspace that this node's catalog lacks
 		return nil, err
 	}
 	name := Names(n.Catalog())

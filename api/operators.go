@@ -13,7 +13,7 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// These are the inputs of the calls with which operators change the cluster.
+// These are the properties of the calls with which operators change the cluster.
 const (
 	order       = exempt | takesChange | audited
 	changeOrder = order | takesBody

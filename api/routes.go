@@ -114,8 +114,7 @@ func (n *pathNode) add(template string) *pathNode {
 	return n
 }
 
-// match stores the resource for the rest of a path, and its names, in *to. It prefers literal
-// names.
+// match stores the resource and the names of the rest of a path in *to. It prefers literal names.
 func (n *pathNode) match(rest []byte, to *target) bool {
 	name, deeper := rest, false
 	if i := bytes.IndexByte(rest, '/'); i >= 0 {

@@ -19,8 +19,8 @@ type Cluster interface {
 	ChangeOnAll(ctx context.Context, command *catalog.Command) (result *catalog.Result, behind []string, err error)
 }
 
-// Follow updates the callers when the users of a cluster change, and the root token when its file
-// changes, until ctx ends. Call it once, in a goroutine.
+// Follow makes a use the users of cluster. Until ctx ends, it proves again and again that these
+// users are current, and reads the root token's file. Call it once, in a goroutine.
 func (a *Authorizer) Follow(ctx context.Context, cluster Cluster) {
 	a.cluster.Store(&cluster)
 	warned := false
@@ -59,8 +59,8 @@ func (a *Authorizer) prove(ctx context.Context, cluster Cluster, began time.Time
 	return nil
 }
 
-// warnOfNobody warns if there is neither a user nor a root token, so that the node refuses every
-// caller.
+// warnOfNobody warns if there is neither a user nor a root token, because the node then refuses
+// every caller.
 func (a *Authorizer) warnOfNobody(view *catalog.View) {
 	if a.root.caller.Load() == nil && len(view.UsersByName()) == 0 {
 		a.cfg.Logger.Warn("--auth enforce, but there is no user and no --root-token-file: every call except /healthz and /readyz is refused until another node creates a user")

@@ -171,8 +171,8 @@ func mset(c *conn, args [][]byte) {
 	b.answer(appendOK, from)
 }
 
-// fields parses the key of a row, and the columns in names. Every step-th text of names is the name
-// of a column.
+// fields parses the key of a row, and the columns in names: it reads names in groups of step, of
+// which the first text is a column.
 func (b *batch) fields(text []byte, names [][]byte, step int) (key, []key, error) {
 	k, err := b.row(text)
 	if err != nil {
@@ -201,8 +201,8 @@ func fetchFields(form appendCells) func(*conn, [][]byte) {
 	}
 }
 
-// fetchSame does the same as fetch, for several keys of one row. The cells of the row begin at
-// index first. Only the first cell needs a read; the others share it.
+// fetchSame plans the read of one of several columns of a row. The row's cells begin at index
+// first. Only the first cell needs a read; the others share it.
 func (b *batch) fetchSame(k key, first int) {
 	if len(b.cells) == first {
 		b.fetch(k)

@@ -16,9 +16,9 @@ import (
 // replicasMax is the number of replicas of each shard in a cluster with enough nodes.
 const replicasMax = 3
 
-// wait replies at once. An acknowledged write is on a majority of the voters of its shard, and
-// this node may be one of them. So at least half of the voters, rounded down, are other nodes with
-// the write.
+// wait replies at once. An acknowledged write is on a majority of the voters of its shard, and this
+// node may be one of them. So wait replies with half of the voters, rounded down: at least that
+// many other nodes have the write.
 func wait(c *conn, args [][]byte) {
 	if _, ok := resp.ParseInt(args[1]); !ok {
 		c.refuse(string(errNotInteger))

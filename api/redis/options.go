@@ -196,7 +196,8 @@ func listOption(name string, most, width int, read func(elements [][]byte) error
 	}}
 }
 
-// keyOption returns KEY <idempotency-key>. A repeat of a write with the same key has no effect.
+// keyOption returns the option KEY, whose value is an idempotency key. A repeat of a write with the
+// same key has no effect.
 func (a *arguments) keyOption() option {
 	return textOption("key", func([]byte) error { return a.b.countOnce(a.words, a.at-1) })
 }

@@ -35,8 +35,8 @@ func timelineCommands() []spec {
 	}
 }
 
-// changeOutbox parses an author, a post and an optional KEY. It replies with 1 if the post
-// was added or removed, else 0.
+// changeOutbox returns a command with an author, a post and an optional KEY. The command replies
+// with 1 if it added or removed the post, else 0.
 func changeOutbox(do func(t *inbox.Timelines, author, id uint64, w *shard.Write) (inbox.Published, error)) func(*arguments) {
 	return func(a *arguments) {
 		author, id := a.id("author"), a.id("id")
@@ -195,7 +195,7 @@ func appendTimeline(dst []byte, q *inbox.TimelineQuery, p *inbox.TimelinePage, r
 	return dst
 }
 
-// changeFeed parses a user, followees and an optional KEY.
+// changeFeed returns a command with a user, followees and an optional KEY.
 func changeFeed(do func(n *inbox.Numbers, user uint64, followees []uint64, w *shard.Write) (inbox.Feed, error)) func(*arguments) {
 	return func(a *arguments) {
 		user, followees := a.user(), a.followees()

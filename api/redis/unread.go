@@ -162,8 +162,8 @@ func appendReset(dst []byte, cells []cell, resp3 bool) []byte {
 	return dst
 }
 
-// countUp plans a write that adds a notice or fires a dot for all users. It replies with
-// the resulting number.
+// countUp returns a command that adds a notice or fires a dot for all users. The command replies
+// with the resulting number.
 func countUp(field string, do func(*inbox.Numbers, string, *shard.Write) (int64, error)) func(*arguments) {
 	return func(a *arguments) {
 		name := a.name(field)

@@ -56,8 +56,8 @@ func (c Client) Raw(ctx context.Context, path string) ([]byte, error) {
 	return client.Ask[[]byte](ctx, c.c, client.Call{Method: http.MethodGet, Path: path, Once: true})
 }
 
-// If everywhere is set, SetEverywhere makes every node hold a replica of each shard of a keyspace,
-// for local reads. Otherwise only the voters hold replicas. It returns before the new replicas
+// SetEverywhere makes every node hold a replica of each shard of a keyspace, for local reads. If
+// everywhere is false, only the voters hold replicas. SetEverywhere returns before the new replicas
 // exist.
 func (c Client) SetEverywhere(ctx context.Context, keyspace string, everywhere bool) (client.Keyspace, error) {
 	request := map[string]bool{"everywhere": everywhere}

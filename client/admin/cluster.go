@@ -263,7 +263,7 @@ func (c Client) Remove(ctx context.Context, node string) (Changed, error) {
 	return c.changeCluster(ctx, "nodes/"+url.PathEscape(node)+"/remove", struct{}{})
 }
 
-// Transfer hands a group over to one of its other voters.
+// Transfer transfers the leadership of a group to another of its voters.
 func (c Client) Transfer(ctx context.Context, group uint32, to string) (Changed, error) {
 	return c.changeCluster(ctx, groupPath(group, "transfer"), map[string]string{"to": to})
 }

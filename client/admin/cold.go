@@ -7,7 +7,7 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// ColdNode is a node's report about its rows on disk. Totals count from its start.
+// ColdNode is a node's report about its rows on disk. Totals count from the node's start.
 type ColdNode struct {
 	Node         string         `json:"node"`
 	Answers      bool           `json:"answers"`            // if false, the other fields are zero

@@ -78,7 +78,7 @@ func (c Client) PutSource(ctx context.Context, name string, config []byte) (Sour
 	return client.Ask[Source](ctx, c.c, client.Call{Method: http.MethodPut, Path: namePath("sources", name), Body: config})
 }
 
-// PauseSource ends the reading of a source until it is resumed.
+// PauseSource stops the reading of a source until ResumeSource.
 func (c Client) PauseSource(ctx context.Context, name string) (Source, error) {
 	return orderSource[Source](ctx, c, name, "pause", struct{}{})
 }
