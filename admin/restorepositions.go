@@ -43,9 +43,9 @@ func (r *restore) openPositions() error {
 }
 
 // PositionsAfter returns the positions that a shard has after a restore, ascending. The parameter
-// snapshot has the positions in the backup. If it lacks a partition, or an operator seeked in the
-// partition since the backup, the partition begins at the position that originOf returns, usually
-// its recorded start. Deleted sources get no positions.
+// snapshot has the positions in the backup. If the snapshot lacks a partition, or an operator
+// seeked in the partition since the backup, the partition begins at the position that originOf
+// returns, usually its recorded start. Deleted sources get no positions.
 func PositionsAfter(view *catalog.View, snapshot []dedup.PositionRecord) (all []dedup.PositionRecord) {
 	known := make(map[dedup.PositionKey]dedup.Checkpoint, len(snapshot))
 	for _, p := range snapshot {
@@ -67,8 +67,8 @@ func PositionsAfter(view *catalog.View, snapshot []dedup.PositionRecord) (all []
 }
 
 // originOf returns the position at which a partition begins if the snapshot has no valid position
-// of it. If the source came from another cluster's backup and nobody seeked in it since, this is
-// the position in that backup. Otherwise it is the recorded start.
+// of the partition. For a source from another cluster's backup, originOf returns the position in
+// that backup, unless somebody seeked since. Otherwise it returns the recorded start.
 func originOf(source catalog.Source, partition uint32, known map[dedup.PositionKey]dedup.Checkpoint) dedup.Checkpoint {
 	p := source.Partitions[partition]
 	at, there := known[dedup.PositionKey{Source: source.Origin, Partition: partition}]

@@ -47,7 +47,7 @@ func ration(a *gate.Admission) (next time.Time, every time.Duration) {
 	return next, next.Sub(before) / more
 }
 
-// spend uses up refusals until the next one must wait for about wait.
+// spend uses up refusals until the next refusal must wait for about the given time.
 func spend(a *gate.Admission, wait time.Duration) {
 	for a.RefusalDelay(1, wait) < wait {
 		continue

@@ -21,7 +21,7 @@ func TestEveryAdminChangeIsAudited(t *testing.T) {
 }
 
 // A line names the caller, the request and the answer. The rate of lines for refused calls is
-// limited, because anybody can send many of them.
+// limited, because anybody can make many such calls.
 func TestAdminActionsAreLogged(t *testing.T) {
 	l := startFakeServer(t, nil)
 	l.do("POST", "/v1/keyspaces", `{"name":"shop","columns":["buy"]}`)

@@ -401,7 +401,7 @@ func TestRevokedWhileABodyArrives(t *testing.T) {
 	}
 }
 
-// TestRevokedWhileItReads checks that the server makes no write if its caller loses the token or a
+// TestRevokedWhileItReads checks that the server makes no write if the caller loses the token or a
 // right during the reads before the write.
 func TestRevokedWhileItReads(t *testing.T) {
 	for name, test := range map[string]struct {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// No answer shows a dropped keyspace or column. If one is created again under the same name, it
-// counts from zero.
+// No answer shows a dropped keyspace or column. A keyspace or column that is created again under
+// the same name counts from zero.
 func TestDropped(t *testing.T) {
 	l := startReal(t)
 	do := func(status int, want, method, path, body string) {

@@ -87,8 +87,8 @@ func (s *Server) receiveChunks(stream io.Reader, r *request) error {
 	}
 }
 
-// hold reserves memory for a body of n bytes, and adds it to r.held. It reports whether there was
-// enough memory.
+// hold raises r.held, the memory that is reserved for the body, to n bytes. It reports whether
+// there was enough memory.
 func (s *Server) hold(r *request, n int) bool {
 	if n <= r.held {
 		return true

@@ -2,8 +2,8 @@
 // rights, and the limits of users. It never stores users; the catalog does. It never serves a port;
 // packages api and api/redis name the need of each route and command, and ask auth about each call.
 //
-// A node trusts its copy of the users for trustMax after it has proved that the copy is no
-// older than the catalog's leader's. So a deleted token becomes useless
+// A node trusts its copy of the users for trustMax after it has proved that the copy is no older
+// than that of the catalog's leader. So a deleted token becomes useless
 //
 //   - at once on a node that confirmed the deletion: the call that deleted the token waits
 //     for the other nodes, and names each that does not confirm;

@@ -55,8 +55,8 @@ func Ask[T any](ctx context.Context, c *Client, req Call) (T, error) {
 // AskMember makes the call and returns one member of the answer's object, or the zero value if the
 // answer has no such member.
 func AskMember[T any](ctx context.Context, c *Client, req Call, name string) (T, error) {
-	// Decoding into a struct with this one member takes one pass over the answer, and the method do
-	// reports the errors.
+	// Decoding into a struct with this one member takes one pass over the answer, and c.do reports
+	// the errors.
 	only := reflect.StructField{Name: "Member", Type: reflect.TypeFor[T](), Tag: reflect.StructTag(fmt.Sprintf("json:%q", name))}
 	answer := reflect.New(reflect.StructOf([]reflect.StructField{only}))
 	err := c.do(ctx, c.retry, req, answer.Interface())

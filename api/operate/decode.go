@@ -33,7 +33,7 @@ func Decode(text []byte, into any, required ...string) error {
 			return &MemberError{Problem: problemOf(reflect.TypeOf(v).Elem())}
 		}
 		given[d.StackPointer()] = true
-		return errors.ErrUnsupported // the decoder then uses its default for the value
+		return errors.ErrUnsupported // the decoder then decodes the value as usual
 	})
 	unmarshalers := json.JoinUnmarshalers(note, json.UnmarshalFromFunc(unmarshalColumn))
 	if err := json.Unmarshal(text, into, json.RejectUnknownMembers(true), json.WithUnmarshalers(unmarshalers)); err != nil {

@@ -38,8 +38,8 @@ func readErrorOf(err error, id uint64) error {
 
 // judgeKeyspace is the keyspace whose shards check the idempotency keys of all commands on counts.
 // So a second, different command with the same key is refused, even if it names other keyspaces.
-// Nobody can drop this keyspace. While a cluster is new, other keyspaces may already exist when
-// this one does not.
+// Nobody can drop this keyspace. While a cluster is new, other keyspaces may exist before this one.
+// countdIncr then refuses the key.
 const judgeKeyspace = kinds.KeyspacePosts
 
 // applyAcross writes the ops of all tables as one request. All of them belong to one command with

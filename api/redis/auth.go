@@ -15,7 +15,8 @@ const (
 )
 
 // renewLogin checks whether the login's token was revoked or has expired, or its rights changed. If
-// so, it first executes the planned commands, which the old login was allowed to run.
+// so, it executes the planned commands, which the old login was allowed to run, before it changes
+// the login.
 func (c *conn) renewLogin(now time.Time) {
 	if a := c.server.cfg.Auth; a != nil && c.login.caller != nil {
 		is, why := a.Still(c.login.caller, now)
@@ -142,8 +143,8 @@ func (c *conn) mayRead(keyspace string) bool {
 }
 
 // recheck returns the error text if the client may no longer execute a transaction, and otherwise
-// "". Its commands were allowed, and counted against the limits of the caller, when they were
-// queued.
+// "". The transaction's commands were allowed, and counted against the limits of the caller, when
+// they were queued.
 func (c *conn) recheck(m *transaction) string {
 	caller, _ := c.login.current()
 	if c.server.cfg.Auth == nil || !c.server.cfg.Auth.Enforces() || caller == m.caller {

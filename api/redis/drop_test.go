@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// No reply shows a dropped keyspace or column, even to a connection that has used it. If one is
-// created again under the same name, it counts from zero.
+// No reply shows a dropped keyspace or column, even to a connection that has used it. A keyspace or
+// column that is created again under the same name counts from zero.
 func TestDropped(t *testing.T) {
 	n := openNode(t)
 	c := dial(t, serve(t, n, nil))

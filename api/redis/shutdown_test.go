@@ -52,8 +52,8 @@ func TestShutdownCutsOff(t *testing.T) {
 	}
 }
 
-// After its connection is cut off, a client's commands that were read, but have not begun, are not
-// executed.
+// Once a connection is cut off, the server executes none of its commands that were read but have
+// not begun.
 func TestShutdownCutsPipelinesShort(t *testing.T) {
 	n := newFakeNode()
 	n.hold = make(chan struct{})

@@ -99,7 +99,7 @@ type UserChange struct {
 	Was *UserRights `json:"was,omitempty"`
 }
 
-// putUser stores the rights of a user if its current rights equal was.
+// putUser stores the rights of a user if the user's current rights equal *was.
 func (c Client) putUser(ctx context.Context, name string, rights UserRights, was *UserRights) (User, error) {
 	request := UserChange{rights, was}
 	return client.Ask[User](ctx, c.c, client.Call{Method: http.MethodPut, Path: namePath("users", name), Request: request, Write: true})
