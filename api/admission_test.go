@@ -8,7 +8,7 @@ import (
 	"github.com/countd/countd/api/gate"
 )
 
-// crowd fills the size class of bodies of n bytes with slow writes until a refuses a further such
+// crowd fills the size class of bodies of n bytes with slow writes, until Admission refuses such a
 // write with a timeout of 10 s. free ends the writes.
 func crowd(t *testing.T, a *gate.Admission, n int) (free func()) {
 	t.Helper()

@@ -266,8 +266,8 @@ func TestRealOps(t *testing.T) {
 	l.want(200, `{"user":"70","counts":{"at":0,"comment":0,"like":0,"dm":0}}`, "GET", "/v1/unread/70?consistency=linearizable", "")
 }
 
-// The server refuses a token that this cluster never issued with an error of the client. A repeated
-// request fails in the same way.
+// If this cluster never issued the token of a request, the server answers with an error of the
+// client. It sends no Retry-After, because a repeat would fail in the same way.
 func TestRealBadTokens(t *testing.T) {
 	n := openReal(t, t.TempDir())
 	l := startFakeServer(t, before(n))

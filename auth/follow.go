@@ -19,8 +19,8 @@ type Cluster interface {
 	ChangeOnAll(ctx context.Context, command *catalog.Command) (result *catalog.Result, behind []string, err error)
 }
 
-// Follow makes a use the users of cluster. Until ctx ends, it proves again and again that these
-// users are current, and reads the root token's file. Call it once, in a goroutine.
+// Follow lets the Authorizer use the users of a cluster. Until ctx ends, Follow proves at intervals
+// that these users are current, and reads the file of the root token. Call it once, in a goroutine.
 func (a *Authorizer) Follow(ctx context.Context, cluster Cluster) {
 	a.cluster.Store(&cluster)
 	warned := false

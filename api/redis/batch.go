@@ -137,8 +137,8 @@ func (b *batch) refresh() {
 	})
 }
 
-// known adds a reply that is known already. If no earlier reply is planned, the reply goes to the
-// output at once.
+// known adds a reply that is known already. The reply goes to the output at once, unless earlier
+// replies are planned or the command is an EXEC.
 func (b *batch) known(appendReply func(dst []byte) []byte) {
 	if len(b.replies) == 0 && !b.atomic {
 		b.conn.out.Buf = appendReply(b.conn.out.Buf)
