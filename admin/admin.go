@@ -54,7 +54,7 @@ func (a *Cluster) View(ctx context.Context) (*View, error) {
 	status := n.Status()
 	view := gather(n.Catalog(), n.Reports(ctx), status.ClusterID, a.cfg.Alive)
 	view.ClusterName = status.ClusterName
-	if len(view.Nodes) == 1 { // the only node of the catalog is this one
+	if len(view.Nodes) == 1 { // this is the catalog's only node
 		view.Nodes[0].JoinIgnored = a.cfg.JoinsOthers
 	}
 	return view, nil

@@ -63,7 +63,7 @@ func (o *operation) find(called string) (catalog.Node, error) {
 	return found[0], nil
 }
 
-// findIn is like find, but for a node that a field of the request's body names.
+// findIn does the same as find. If there is no such node, the error names the field of the request.
 func (o *operation) findIn(field, called string) (catalog.Node, error) {
 	node, err := o.find(called)
 	if errors.Is(err, ErrNoSuchNode) {

@@ -61,8 +61,8 @@ type fault struct {
 	text    []byte             // body of the answer, if it was encoded in advance
 	refused prometheus.Counter // counts such faults; nil if they are not counted
 
-	// outcomes is set if the answer has the members applied and unknown, with the ids of ops, even
-	// if they are empty.
+	// outcomes is set if the answer has the lists applied and unknown of the ids of ops. The lists
+	// may be empty.
 	outcomes         bool
 	applied, unknown []uint64
 	// byNumber adds the indexes of the ops to the answer, because ids do not identify ops on

@@ -12,7 +12,8 @@ import (
 
 const likes = "/v1/members/posts/like"
 
-// joined returns an op in JSON. By the op, a member joins a set, or leaves it if set is false.
+// joined returns an op in JSON, by which a member joins a row's set or, if the parameter set is
+// false, leaves it.
 func joined(id, member string, set bool) string {
 	return fmt.Sprintf(`{"id":%q,"member":%q,"set":%v}`, id, member, set)
 }

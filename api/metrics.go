@@ -44,7 +44,7 @@ type observers struct {
 // series counts the answers of one endpoint and status class.
 type series struct {
 	durations      prometheus.Observer
-	received, sent prometheus.Counter // bytes of the endpoint, in all classes
+	received, sent prometheus.Counter // bytes of the endpoint, in all status classes
 }
 
 // newMetrics registers the metrics.

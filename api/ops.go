@@ -71,8 +71,8 @@ type mixedOp struct {
 	column int               // number of the op's column; only for an op with a member
 }
 
-// decodeMixedOp parses the ith op. It can parse the columns only once it knows the keyspace, and
-// the keyspace's name may come after the columns.
+// decodeMixedOp parses the ith op. If the columns come before the keyspace's name, which it needs
+// to parse them, it parses them last.
 func (r *request) decodeMixedOp(i int) {
 	c := &r.cursor
 	if !c.Begin('{') {

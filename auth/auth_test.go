@@ -24,7 +24,7 @@ type fakeCluster struct {
 		view *catalog.View
 		err  error // result of CatchUp
 	}
-	proofs chan struct{} // gets a value after each CatchUp
+	proofs chan struct{}
 }
 
 func newFakeCluster() *fakeCluster {

@@ -130,8 +130,8 @@ func (c *client) ended() {
 	}
 }
 
-// readReply reads a reply as text: ints as 1, strings in quotes, words and errors
-// with their sign, arrays in [], maps in {}.
+// readReply reads a reply as text: ints as 1, strings in quotes, words and errors with their sign,
+// arrays in [], sets in (), maps in {}.
 func readReply(in *bufio.Reader) (string, error) {
 	line, err := in.ReadString('\n')
 	if err != nil {

@@ -171,8 +171,8 @@ func mset(c *conn, args [][]byte) {
 	b.answer(appendOK, from)
 }
 
-// fields parses the key of a row, and the columns in names: it reads names in groups of step, of
-// which the first text is a column.
+// fields parses the key of a row, and the columns in names: it reads names in groups of step, and
+// the first text of each group is a column.
 func (b *batch) fields(text []byte, names [][]byte, step int) (key, []key, error) {
 	k, err := b.row(text)
 	if err != nil {

@@ -94,8 +94,7 @@ func TestScanCursorsAreSmall(t *testing.T) {
 	}
 }
 
-// TestScanOfSnowflakes scans ids whose cursors do not fit a double: 30 ids per millisecond, and
-// random ids of 64 bits.
+// TestScanOfSnowflakes scans ids that do not fit a double: 30 ids per millisecond.
 func TestScanOfSnowflakes(t *testing.T) {
 	node := newFakeNode()
 	c := dial(t, serve(t, node, nil))

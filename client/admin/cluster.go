@@ -142,7 +142,7 @@ type ClusterVersion struct {
 
 // Changed is the result of a change: the new state of the node, group or cluster version.
 type Changed struct {
-	Changed bool            `json:"changed"` // false if it already had the requested state
+	Changed bool            `json:"changed"` // false if the node, group or version already had the requested state
 	Node    *ChangedNode    `json:"node,omitempty"`
 	Group   *ChangedGroup   `json:"group,omitempty"`
 	Version *ClusterVersion `json:"version,omitempty"`
