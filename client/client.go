@@ -3,8 +3,8 @@
 //
 // Package client owns the types of requests and answers, the deadline of a call, retries, and the
 // choice among a cluster's addresses. It never repeats an increment in a way that could count
-// twice. Each write carries one Idempotency-Key over all its tries, or a producer's name and
-// number. A write that carries neither is sent once.
+// twice. It repeats a write only if every try carries the same Idempotency-Key, or the same
+// producer's name and number.
 //
 // Invariant: a method returns nil only after it has decoded a whole answer of status 2xx.
 // An error that does not wrap ErrUnknown means that the write did not happen.
@@ -164,8 +164,8 @@ type bearer struct {
 	next  http.RoundTripper
 	token string
 	bases []string // addresses of the client, as http://host:port
-	// With toBases, an address without TLS gets the token only if it is in bases. While a cluster
-	// turns TLS on, some bases may be without it.
+	// If toBases is set, an address without TLS gets the token only if the address is in bases.
+	// Such bases exist while a cluster turns TLS on.
 	toBases bool
 }
 

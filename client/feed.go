@@ -12,8 +12,8 @@ type Feed struct {
 	Followees map[ID]int64 `json:"followees,omitempty"` // number of unread posts of each followee; nil unless requested
 }
 
-// FeedResult is the result of a write to a feed. It holds the number of posts that the user now has
-// not seen.
+// FeedResult is the result of a write to a feed. It holds the user's number of unread posts after
+// the write.
 type FeedResult struct {
 	Unread int64 `json:"unread"`
 	Written

@@ -82,7 +82,7 @@ func (n Channels) move(ctx context.Context, channel string, user ID, how string,
 type Dot struct {
 	Name     string `json:"name"`
 	Fired    int64  `json:"fired"`
-	NewUsers bool   `json:"new_users"` // a user for whom the dot has no record sees it
+	NewUsers bool   `json:"new_users"` // whether users for whom the dot has no record see it
 }
 
 // Fired is how often a dot was fired.

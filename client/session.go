@@ -11,8 +11,8 @@ const (
 	Window = 64
 	// InFlightMax bounds the requests in flight of one producer.
 	InFlightMax = Window
-	// sessionAgeMax ends a session long before a server forgets the producer. A server forgets a
-	// producer after a day. The shards may count that day from different writes.
+	// sessionAgeMax ends a session long before a shard forgets the producer. A shard forgets a
+	// producer after a day, and the day may begin at a different write on each shard.
 	sessionAgeMax = time.Hour
 )
 

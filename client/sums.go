@@ -9,8 +9,8 @@ import (
 // resulting ops depend only on what was added, not on time. The zero value is empty. Its methods
 // must not be called concurrently.
 //
-// The ops lead to the same counts of a row as its increments would, applied one by one in the order
-// of Add. This holds even if a column has a floor. Therefore Sums merges increments of one sign:
+// The ops lead to the same counts as if each increment was applied by itself, in the order of Add.
+// This holds even if a column has a floor, because Sums merges only increments of one sign:
 // max(floor, c-a-b) is max(floor, max(floor, c-a)-b). It does not merge increments of both signs.
 // With a floor of 0 and a count of 5, -7 and then +3 give 3, but their sum, -4, gives 1.
 type Sums struct {
@@ -69,8 +69,7 @@ func (s *Sums) Add(id ID, deltas Counts) {
 // Len returns the number of ops.
 func (s *Sums) Len() int { return len(s.ops) }
 
-// Ops returns the ops in the order in which Add first received their rows. The caller must not
-// change them.
+// Ops returns the ops in the order in which Add began them. The caller must not change them.
 func (s *Sums) Ops() []Op { return s.ops }
 
 // merge adds deltas to the existing op of a row, all of them or none.

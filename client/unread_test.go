@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// TestUnreadCalls compares each call with the request of the API's contract, and its result
-// with the answer.
+// TestUnreadCalls checks that each call sends the request of the API's contract, and returns the
+// server's answer.
 func TestUnreadCalls(t *testing.T) {
 	var got, body string
 	answer := ""

@@ -110,8 +110,9 @@ func (o WriteOptions) header() (http.Header, error) {
 	return http.Header{keyHeader: {key}}, nil
 }
 
-// NewKey returns an Idempotency-Key that no other write has: a UUIDv7. The key contains its time.
-// So a server that has forgotten the key can refuse the write instead of counting it twice.
+// NewKey returns an Idempotency-Key that no other write has: a UUIDv7. The key contains the time at
+// which it was made. So a server can refuse a write whose key is too old to be remembered, instead
+// of counting the write twice.
 func NewKey() (string, error) {
 	key, err := uuid.NewV7()
 	if err != nil {

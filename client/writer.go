@@ -36,7 +36,7 @@ type WriterConfig struct {
 	FailWhenFull  bool          // Add returns ErrFull instead of waiting
 	RetryFor      time.Duration // like Retry.For, for each batch; at most an hour
 	// OnFailure, if not nil, is called for each row whose sum was not counted or may not have been
-	// counted. The sending goroutines call it, so it must not call the Writer.
+	// counted. The goroutines that send batches call OnFailure, so it must not call the Writer.
 	OnFailure func(Failure)
 }
 
@@ -71,7 +71,7 @@ type Writer struct {
 		room       chan struct{}       // closed and replaced when a batch leaves the queue
 		queue      []*batch            // oldest first
 		filling    map[string]*batch   // the newest batch in queue, by keyspace
-		waiting    map[rowAt]*batch    // row → the batch in queue with its newest op
+		waiting    map[rowAt]*batch    // row → the batch in queue that has the row's newest op
 		rows       int                 // number of ops in queue
 		unsettled  map[*batch]struct{} // the batches in queue or in flight
 		flying     []*batch            // in flight
@@ -226,8 +226,8 @@ func (w *Writer) takeFailure() error {
 	return err
 }
 
-// Close refuses new increments, sends the queued ones and stops the writer. If ctx ends
-// before all are answered, the others fail. It returns what Flush returns. A second call only waits.
+// Close refuses new increments, sends the queued ones and stops the writer. Increments that are not
+// counted when ctx ends fail. Close returns what Flush returns. A second call only waits.
 func (w *Writer) Close(ctx context.Context) error {
 	w.mu.Lock()
 	w.mu.closed = true

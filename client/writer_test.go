@@ -66,7 +66,7 @@ func faulty(seed uint64) func(*http.Request, []byte) *nodetest.Fault {
 	}
 }
 
-// Answers are lost, late, partial or refusals, and overtake each other. Even then:
+// Answers get lost, are late, overtake each other, are partial or are refusals. Even then:
 //
 //  1. every Add before a Flush that returned nil is counted once;
 //  2. nothing else is counted;

@@ -20,9 +20,9 @@ var errNotSure = errors.New("ask again")
 // NodeCatalog is the part of the catalog that Admission needs.
 type NodeCatalog interface {
 	Nodes() map[string]catalog.Node
-	// PutNode proposes the entry through the catalog's leader on any node. refused is the reason
-	// of a refusal, or "". If PutNode returns an error, the entry may or may not have been
-	// applied.
+	// PutNode proposes the entry. Any node may call it, because it forwards the entry to the
+	// catalog's leader. refused is the reason of a refusal, or "". If PutNode returns an error, the
+	// entry may or may not have been applied.
 	PutNode(ctx context.Context, entry catalog.PutNodeEntry) (refused string, err error)
 }
 

@@ -171,9 +171,9 @@ func TestNodesJoinWhatTheyPromisedThemselvesTo(t *testing.T) {
 	}
 }
 
-// TestAnswersThatComeWhileDialling: if several answers arrive while it dials, a node without a
-// cluster trusts only the members that all answers share. It does not know which answer the dialled
-// address sent.
+// TestAnswersThatComeWhileDialling: if several answers arrive while a node without a cluster dials,
+// the node trusts only the members that all answers share. It does not know which answer the
+// dialled address sent.
 func TestAnswersThatComeWhileDialling(t *testing.T) {
 	x, y, bare := Member{Key: "x.00000000", Name: "x", ClusterID: clusterX}, Member{Key: "y.00000000", Name: "y", ClusterID: clusterY}, numbered(1)
 	const addr = "127.0.0.1:1" // the address of all these nodes

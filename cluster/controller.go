@@ -52,7 +52,7 @@ type Controller struct {
 	cancel   context.CancelFunc
 	done     chan struct{}
 	lost     atomic.Uint64
-	seeded   *catalog.View // the catalog whose addresses seed last passed to gossip; only run uses it
+	seeded   *catalog.View // the catalog whose addresses the method seed passed to gossip; only run uses it
 
 	mu struct { // never held during I/O
 		sync.Mutex

@@ -326,7 +326,7 @@ func TestAloneAtOnce(t *testing.T) {
 }
 
 // TestAskedClusterIsNotForgottenWithTheFlags: a node without flags forms a cluster of itself alone,
-// unless it has sent a JoinRequest: that cluster may have admitted the node.
+// unless it has sent a JoinRequest to a cluster, which may have admitted the node.
 func TestAskedClusterIsNotForgottenWithTheFlags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		self := identityOf("a")

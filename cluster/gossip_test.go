@@ -105,8 +105,8 @@ func startMortal(t *testing.T, cfg GossipConfig) *Gossip {
 }
 
 // TestMembersLiveDieAndReturn: each of three members sees the others alive. The others see a killed
-// member dead within seconds, and alive once it returns, even at a new address. They see a member
-// that leaves dead at once.
+// member dead within seconds, and alive once it returns, even at a new address. If a member leaves,
+// the others see it dead at once.
 func TestMembersLiveDieAndReturn(t *testing.T) {
 	a := startGossip(t, gossiper("a"))
 	b := startGossip(t, gossiper("b", a.Addr()))

@@ -131,7 +131,7 @@ func TestLargeGossip(t *testing.T) {
 		return n
 	}
 	for count(len(all)-1) < len(all) {
-		time.Sleep(2 * time.Second) // counting takes long too
+		time.Sleep(2 * time.Second) // long, because counting itself takes long
 	}
 	t.Logf("%d members know each other %s after the first began; %d kB in packets, %d kB in streams, metadata of %d bytes",
 		len(all), time.Since(began).Round(time.Second), w.bytes.Load()/1000, w.stream.Load()/1000, len(all[0].view.NodeMeta(0)))

@@ -269,8 +269,8 @@ func (v *gossipView) NotifyLeave(n *memberlist.Node) { v.set(n, false) }
 // NotifyUpdate implements memberlist.EventDelegate.
 func (v *gossipView) NotifyUpdate(n *memberlist.Node) { v.set(n, true) }
 
-// NotifyConflict implements memberlist.ConflictDelegate. After a node has moved, both addresses
-// belong to that node until gossip declares the old address dead.
+// NotifyConflict implements memberlist.ConflictDelegate. A conflict is normal for a short time
+// after a node has moved, until gossip declares the old address dead.
 func (v *gossipView) NotifyConflict(existing, other *memberlist.Node) {
 	v.limited.Warn("two addresses claim to be one node: it has moved, or runs twice from copies of one data directory",
 		"node", existing.Name, "known_at", existing.Address(), "claimed_at", other.Address())

@@ -144,8 +144,8 @@ func readIdentity(path string) (id Identity, err error) {
 	return id, nil
 }
 
-// writeIdentity atomically replaces the file. If a node lost its identity after it voted, it could
-// vote twice.
+// writeIdentity replaces the file atomically and durably, because a node that lost its identity
+// after a vote could vote twice.
 func writeIdentity(path string, id Identity) error {
 	raw, err := json.MarshalIndent(id, "", "  ")
 	if err != nil {

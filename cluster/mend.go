@@ -32,8 +32,8 @@ func (p *plan) mend() {
 // retarget replaces the joining node of a move if that node dies, or starts to leave, before it is
 // a voter. Otherwise the group would wait until that node returns. A plan may even choose a node
 // that has just died, because gossip needs seconds to detect a death. retarget also replaces a
-// leaving voter of the target that has died during a move. The group may still need the voter that
-// the move removes, and so could not finish the move.
+// voter of the target that is leaving and has died during the move. Without a replacement, the
+// group may still need the voter that the move removes, and could not finish the move.
 func (p *plan) retarget(g uint32) {
 	report, known := p.view.Groups[g]
 	if !known || !p.majority(report.Voters, func(key string) bool { return p.fresh(g, key) }) {
@@ -81,8 +81,8 @@ func (p *plan) staying(g uint32) []string {
 	return slices.DeleteFunc(slices.Clone(p.targets[g]), p.leaves)
 }
 
-// replace returns the target without the leaving node key. It adds a substitute unless the
-// remaining nodes are enough.
+// replace returns the target without the node named by key, which is leaving. It adds a substitute
+// unless the remaining nodes are enough.
 func (p *plan) replace(g uint32, key string) ([]string, Reason) {
 	target := p.targets[g]
 	kept := p.staying(g)

@@ -154,7 +154,7 @@ func (s *sim) elect(group *simGroup) {
 		}
 		return
 	}
-	for key := range group.behind { // reached if all living nodes lag, but at least one must have all committed entries
+	for key := range group.behind { // all living nodes lag, which cannot happen: at least one must have all committed entries
 		delete(group.behind, key)
 	}
 }
@@ -229,7 +229,7 @@ func (s *sim) canWipe(key string) bool {
 
 // dismiss removes a voter that is not in the target, the leader last. It waits until all voters of
 // the target have joined. It removes no voter unless most of the remaining voters are alive. A
-// removed voter that is in others stays as a non-voter.
+// removed voter that is in the list others stays as a non-voter.
 func (s *sim) dismiss(group *simGroup, target, others []string) {
 	for _, key := range target {
 		if !contains(group.voters, key) {

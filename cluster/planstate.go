@@ -31,7 +31,7 @@ type plan struct {
 
 	busy    map[uint32]bool // groups that have not reached their target, including targets of this plan
 	moving  int             // number of groups that copy data now or will soon
-	unheard int             // number of groups that sent no report, although a majority of their voters is alive
+	unheard int             // number of groups that have enough living voters for a leader, but sent no report
 	steps   []Step
 }
 
@@ -204,7 +204,7 @@ func (p *plan) crowding(keys []string) int {
 	return pairs
 }
 
-// sharing returns the number of nodes of keys in key's zone. It does not count the node skip.
+// sharing counts the nodes in keys that are in key's zone, except the node skip.
 func (p *plan) sharing(keys []string, key, skip string) int {
 	n, zone := 0, p.nodes[key].Zone
 	for _, k := range keys {

@@ -1,7 +1,7 @@
 // Package column owns the settings of a keyspace's columns, with their names and JSON. It also owns
 // the reasons for which columns refuse ops, and their texts in each protocol. The catalog, the API,
 // clients, backups and countctl read the same types, so a new setting or reason needs changes only
-// in this file and where it acts. The package never defines how a setting acts.
+// in this file and in the code that applies it. The package never defines how a setting acts.
 //
 // Invariant: each function treats all settings alike, and all reasons alike.
 package column
@@ -168,7 +168,7 @@ func Changes(columns []Column) (names []string, changes Settings[*int64]) {
 	return names, changes
 }
 
-// Columns returns the columns with the given names, and their settings from of.
+// Columns returns the columns with the given names. It takes their settings from the argument of.
 func Columns(names []string, of Settings[int64]) []Column {
 	columns := Named(names...)
 	for i := range columns {
@@ -224,7 +224,8 @@ func (s *Settings[V]) Check(columns []string) error {
 	return nil
 }
 
-// After returns the settings after changes. The result shares the unchanged settings with was.
+// After returns the settings after changes. The result shares the unchanged settings with the
+// argument was.
 func After(was Settings[int64], changes Settings[*int64]) Settings[int64] {
 	for _, which := range All() {
 		changed := *changes.values(which)

@@ -299,8 +299,8 @@ func (b *recentBytes) discard(offset int64) { b.used = int(offset - b.first) }
 
 func (b *recentBytes) since(from, to int64) []byte { return b.kept[from-b.first : to-b.first] }
 
-// openSilent opens a file that may be a pipe without a writer. If ctx ends first, openSilent
-// returns, but its goroutine may block in os.Open until the process ends.
+// openSilent opens a file that may be a pipe without a writer. If ctx ends while os.Open blocks,
+// openSilent returns, but its goroutine may stay in os.Open until the process ends.
 func openSilent(ctx context.Context, path string) (*os.File, error) {
 	type result struct {
 		f   *os.File

@@ -15,7 +15,7 @@ type cut struct {
 	after     Position // position where the cut ends
 	sums      client.Sums
 	ids       []client.ID // id of each row that sums includes; an id may occur several times
-	overflows Overflows   // rows of this cut that did not fit, from the server's answer
+	overflows Overflows   // rows of this cut whose sum did not fit an int64, from the server's answer
 	acked     bool        // guarded by the mutex of cuts
 }
 
@@ -70,8 +70,8 @@ func newCuts(from progress, kept bool) *cuts {
 	return c
 }
 
-// letThrough waits until a complete cut may be sent, and sets its number. If ctx ends first, it
-// returns ctx's error.
+// letThrough waits until a complete cut may be sent, and sets its number. If ctx ends during the
+// wait, it returns ctx's error.
 func (c *cuts) letThrough(ctx context.Context, next *cut) error {
 	for {
 		freed := c.admit(next)
@@ -90,9 +90,9 @@ func (c *cuts) letThrough(ctx context.Context, next *cut) error {
 	}
 }
 
-// admit sets the number of a cut and adds it to open, and returns nil. If the window is full or an
-// open cut must be applied first, it returns a channel instead. That channel is closed when another
-// try may succeed.
+// admit numbers a cut, adds the cut to open, and returns nil. If the window is full or an open cut
+// must be applied first, it returns a channel instead. That channel is closed when another try may
+// succeed.
 func (c *cuts) admit(next *cut) (freed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -106,7 +106,7 @@ type Result struct {
 
 const (
 	rowsMax  = 10_000 // rows in one call of DriftReader.Rows; each call appends two entries to the log of each shard
-	triesMax = 30     // maximum number of tries to compare a row, or to find the source at a position
+	triesMax = 30     // maximum number of tries to compare a row, and of waits for the source to reach a position
 )
 
 // Truth holds the counts that rows should have. Compare adds the effects of messages to these

@@ -47,10 +47,10 @@ type eventParser struct {
 	counters        map[string]string // column of each event; "" if the event changes no column
 }
 
-// newEventParser returns a parser for the columns of about. It returns an error if the header of
-// the file lacks one. Whether a row without a time is bad depends on the session, not on the speed
-// of this run. If it depended on the speed, two runs could disagree about bad rows and so cut the
-// file differently.
+// newEventParser returns a parser for the columns that about names. It returns an error if the
+// header of the file lacks one of them. Whether a row without a time is bad depends on the session,
+// not on the speed of this run. If it depended on the speed, two runs could disagree about bad rows
+// and so cut the file differently.
 func newEventParser(in *CSVReader, about FileState, gone []string, speed float64) (*eventParser, error) {
 	timed := about.Session.TickSeconds > 0 // the session began with a --speed other than max, so batches are cut by time
 	p := &eventParser{in: in, timed: timed, paced: timed || speed > 0, counters: map[string]string{}}

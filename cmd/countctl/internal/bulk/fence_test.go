@@ -14,7 +14,7 @@ import (
 type shard struct {
 	judged map[uint64]bool
 	high   uint64
-	floor  uint64 // the shard refuses lower numbers, because it has forgotten the producer since
+	floor  uint64 // the shard refuses lower numbers, because it has forgotten the producer
 	rows   map[int]int
 }
 

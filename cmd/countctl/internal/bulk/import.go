@@ -74,7 +74,7 @@ type Summary struct {
 	Overflows Overflows // set by a Replay
 }
 
-// FileImport is one run that sets the counts of a file's rows, or adds its members to sets.
+// FileImport is one run that sets the counts of a file's rows, or adds the file's members to sets.
 type FileImport struct {
 	cfg    FileConfig
 	rows   rowReader

@@ -26,7 +26,7 @@ func (r *rowReader) openRejects(path string) (err error) {
 	}
 	lastLine := r.from.Line
 	if r.from.Rejected == 0 {
-		lastLine = 0 // no row before from was rejected, so all rows in an existing file are dropped
+		lastLine = 0 // no row before r.from was rejected, so all rows in an existing file are dropped
 	}
 	r.rejects, err = openRejects(path, r.in, lastLine)
 	return err

@@ -320,7 +320,7 @@ func (i *RedisImport) readSizes(ctx context.Context, sets, sorted *counted, rows
 type hash struct {
 	key    string
 	id     client.ID
-	values *redis.SliceCmd // values of the fields in names, as many as there are
+	values *redis.SliceCmd // value of each field to copy; nil for a missing field
 	fields *redis.IntCmd   // number of fields of the hash
 	left   *redis.DurationCmd
 	names  *redis.StringSliceCmd

@@ -53,8 +53,8 @@ type Place struct {
 }
 
 // Begin returns the state of a new import. earlier is the state in the progress file that the new
-// import replaces, or zero. Begin keeps the Fence of earlier, because its writes may still be in
-// flight.
+// import replaces, or zero. Begin keeps that state's Fence, because writes of the earlier import
+// may still be in flight.
 func (s RedisState) Begin(earlier RedisState) RedisState {
 	s.Version, s.Fence = redisStateVersion, earlier.Fence
 	return s

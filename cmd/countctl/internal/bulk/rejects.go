@@ -45,9 +45,9 @@ type rejects struct {
 	}
 }
 
-// openRejects opens an existing file. If there is none, add creates it with the first bad row. In
-// an existing file, openRejects keeps the rows up to lastLine. It removes later rows, because this
-// run will reject them again. If lastLine is 0, it removes the file.
+// openRejects opens an existing file. If there is none, the method add creates it with the first
+// bad row. In an existing file, openRejects keeps the rows up to lastLine. It removes later rows,
+// because this run will reject them again. If lastLine is 0, it removes the file.
 func openRejects(path string, in *CSVReader, lastLine int64) (*rejects, error) {
 	r := &rejects{path: path, header: append([]string{lineColumn, reasonColumn}, in.Header()...), comma: in.Delimiter()}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)

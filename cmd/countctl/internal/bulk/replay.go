@@ -71,13 +71,13 @@ func (r *Replay) Run(ctx context.Context) (Summary, error) {
 	send := func(ctx context.Context, fail context.CancelCauseFunc) { r.send(ctx, queue, fail) }
 	save := func() error {
 		if !r.begun.Load() {
-			return nil // begin writes the progress file first, when it is about to send a cut
+			return nil // no cut was sent yet; the method begin writes the file before the first cut
 		}
 		return r.save(false)
 	}
 	err := r.rows.run(ctx, slices.Repeat([]sender{send}, r.cfg.InFlight), read, save, r.cuts.behind, r.cfg.Confirm)
 	if err == nil {
-		r.cuts.finish(r.filling.after) // after includes the rejected rows after the last cut
+		r.cuts.finish(r.filling.after) // filling.after is also past the rejected rows that follow the last cut
 	}
 	if err == nil || r.begun.Load() {
 		err = errors.Join(err, r.save(err == nil))
@@ -164,8 +164,9 @@ func (r *Replay) send(ctx context.Context, queue <-chan *cut, fail context.Cance
 	}
 }
 
-// add sends a cut and records its outcome. If the sum of an id does not fit, the cut counts as
-// acknowledged all the same. Such a sum stops the run only if there are no rejects, like a bad row.
+// add sends a cut and records its outcome. If the sum of an id does not fit an int64, the cut
+// counts as acknowledged all the same. Such a sum stops the run only if there are no rejects, like
+// a bad row.
 func (r *Replay) add(ctx context.Context, c *cut) error {
 	if err := r.begin(); err != nil {
 		return err

@@ -18,8 +18,8 @@ type rowParser struct {
 	gone    []string // columns that the keyspace no longer has; their increments are left out
 }
 
-// newRowParser returns a parser for the columns of about. It returns an error if the header of the
-// file lacks one.
+// newRowParser returns a parser for the columns that about names. It returns an error if the header
+// of the file lacks one of them.
 func newRowParser(in *CSVReader, about FileState, gone []string) (*rowParser, error) {
 	p := &rowParser{in: in, columns: about.Columns, format: about.Format, gone: gone}
 	var err error

@@ -40,7 +40,7 @@ type FileState struct {
 	// created again has another number. FirstGroup is 0 if the server did not report the number.
 	FirstGroup uint32       `json:"first_group,omitempty"`
 	IDColumn   string       `json:"id_column"`
-	Events     EventColumns `json:"events,omitzero"` // columns of the file for KindEvents; then Columns maps events instead
+	Events     EventColumns `json:"events,omitzero"` // columns of the file for KindEvents, where Columns maps events instead of columns
 	Format     Format       `json:"format,omitzero"`
 	Map        []string     `json:"map,omitempty"` // values of --map, from which Columns was made
 	Columns    []Column     `json:"columns"`
@@ -53,8 +53,8 @@ type FileState struct {
 	Session  *Session `json:"session,omitempty"` // session of an import of increments; nil for other kinds
 	// Fence is the fence of all runs that have written absolute values with this progress file.
 	Fence Fence `json:"fence,omitzero"`
-	// Overflows describes the rows up to Position that did not fit, so that a later run reports
-	// them too.
+	// Overflows describes the rows up to Position whose sum did not fit an int64, so that a later
+	// run reports them too.
 	Overflows Overflows `json:"overflows,omitzero"`
 }
 
@@ -80,8 +80,8 @@ type Session struct {
 }
 
 // Begin returns the state of a new import. earlier is the state in the progress file that the new
-// import replaces, or zero. Begin keeps the Fence of earlier, because its writes may still be in
-// flight.
+// import replaces, or zero. Begin keeps that state's Fence, because writes of the earlier import
+// may still be in flight.
 func (s FileState) Begin(earlier FileState) FileState {
 	s.Version, s.Fence = fileStateVersion, earlier.Fence
 	return s

@@ -2,8 +2,8 @@
 // variables, the connection to the cluster, questions, progress, output and exit codes.
 //
 // It defines only the commands version, help and completion. The other packages pass their commands
-// to Main. It never retries a call itself: package client does that, for as long as the command
-// wants.
+// to Main. Package cli never retries a call itself: package client does that, for as long as the
+// command wants.
 //
 // Invariant: a command that fails prints one error, whose kind alone decides the exit code.
 package cli

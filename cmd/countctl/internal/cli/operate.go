@@ -55,7 +55,7 @@ func Poll(ctx context.Context, pause time.Duration, check func() (done bool, err
 	}
 }
 
-// Pause waits for d. If ctx ends first, it returns ctx's error.
+// Pause waits for d. If ctx ends during the pause, it returns ctx's error.
 func Pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

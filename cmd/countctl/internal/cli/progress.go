@@ -24,7 +24,7 @@ const (
 // Sample is the progress of some work.
 type Sample struct {
 	Rows  int64
-	Done  int64  // finished part of Total; both have any unit, such as bytes of a file or rows of a keyspace
+	Done  int64  // finished part of Total; both in the same unit, such as bytes of a file or rows of a keyspace
 	Total int64  // 0 or less if unknown
 	Unit  string // singular noun for what Rows counts; "" means row
 }
@@ -107,7 +107,7 @@ func (m *Meter) Stop() time.Duration {
 	return took
 }
 
-// PerSecond returns n per second over the time took, or 0 if took is 0.
+// PerSecond divides n by the seconds of took. It returns 0 if took is 0.
 func PerSecond(n int64, took time.Duration) int64 {
 	if took <= 0 {
 		return 0
@@ -120,9 +120,9 @@ func RetryFlag(flags *pflag.FlagSet, retryFor *time.Duration) {
 	DurationFlag(flags, retryFor, "retry-for", RetryForDefault, "how long to repeat a request while the server is busy or unreachable")
 }
 
-// Retry returns a client.Retry that repeats calls for up to retryFor. While a call is repeated, it
-// prints the reason, at most once in lineEvery. If the command has a Meter, the reason is printed
-// through it.
+// Retry returns a client.Retry that repeats calls for up to retryFor. While the client repeats a
+// call, the Retry prints the reason, at most once in lineEvery. If the command has a Meter, the
+// Meter prints the reason.
 func (c *CLI) Retry(retryFor time.Duration) client.Retry {
 	if retryFor <= 0 {
 		retryFor = client.RetryNever // because 0 would mean the client's default

@@ -7,8 +7,8 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// If the server refuses an argument, that is a usage error. If it refuses a line of a file, it is
-// not.
+// If the server refuses an argument, that is a usage error. If the server refuses a line of a file,
+// that is no usage error.
 func TestServerFindsWrongArguments(t *testing.T) {
 	for field, want := range map[string]bool{
 		"limit": true, "columns[1]": true, "positions.0": true, "key": true, "group": true, "grants[0].role": true, "limits.ops_per_second": true,

@@ -96,7 +96,8 @@ func coldStopCommand(c *cli.CLI) *cobra.Command {
 	}
 }
 
-// idFlag returns the id in text, the value of the flag name, or 0 if the flag is absent.
+// idFlag parses text as an id and returns the id. text is the value of the flag that name names. If
+// the flag is absent, idFlag returns 0.
 func idFlag(cmd *cobra.Command, name, text string) (uint64, error) {
 	if !cmd.Flags().Changed(name) {
 		return 0, nil

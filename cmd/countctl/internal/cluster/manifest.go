@@ -140,10 +140,10 @@ func (g *manifestGroup) check(dir string) error {
 }
 
 // backupRefers lists which keyspaces refer to others. A backup copies the referring keyspace before
-// the other keyspace, and a restore restores it after. So the backup contains the target of each
-// reference, even if clients write meanwhile. In the reverse order, a cursor could be beyond the
-// last notice of the backup and so hide later notices. A feed could mark posts as seen that are
-// missing in the backup.
+// the other keyspace, and a restore restores the referring keyspace after the other one. So the
+// backup contains the target of each reference, even if clients write meanwhile. In the reverse
+// order, a cursor could be beyond the last notice of the backup and so hide later notices. A feed
+// could mark posts as seen that are missing in the backup.
 var backupRefers = []struct{ from, to string }{
 	{"unread", "board"}, // unread rows have cursors to notices and firings of the board
 	{"feed", "users"},   // feeds refer to the column posts of their followees

@@ -482,7 +482,7 @@ func entries(from, to, term uint64) []admin.EntryMark {
 	return all
 }
 
-// The JSON output and the table name both replicas of a difference. The table lists a stuck replica
+// The JSON output and the table name both replicas that differ. The table lists a stuck replica
 // only once.
 func TestVerifyNamesBothSides(t *testing.T) {
 	server, i := three(t)

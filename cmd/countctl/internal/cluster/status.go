@@ -5,8 +5,8 @@
 //
 // A command does no step of its order itself. The exception is rolling-restart, which restarts one
 // node after another. The package keeps no state between commands. It prints a new token once and
-// never stores it. It does not interpret the rows of a backup. It restores into a keyspace that has
-// rows only with --force.
+// never stores it. It does not interpret the rows of a backup. Without --force, it restores nothing
+// into a keyspace that has rows.
 //
 // Invariants: the cluster carries out each order by itself. So it completes the order even if the
 // command is interrupted, and a repeated order does not redo finished steps. A directory with a
