@@ -138,10 +138,10 @@ func ParseAddr(addr string) (*url.URL, error) {
 	return u, nil
 }
 
-// Addr returns the address in use, as http://host:port.
+// Addr returns the URL of the address in use, such as http://host:port.
 func (c *Client) Addr() string { return c.base(c.current.Load()) }
 
-// Addrs returns all addresses, as http://host:port.
+// Addrs returns the URLs of all addresses.
 func (c *Client) Addrs() []string { return slices.Clone(c.bases) }
 
 func (c *Client) base(current uint32) string { return c.bases[int(current)%len(c.bases)] }
@@ -163,9 +163,9 @@ func elsewhere(err error) bool {
 type bearer struct {
 	next  http.RoundTripper
 	token string
-	bases []string // addresses of the client, as http://host:port
+	bases []string // URLs of the client's addresses, such as http://host:port
 	// If toBases is set, an address without TLS gets the token only if the address is in bases.
-	// Such bases exist while a cluster turns TLS on.
+	// Some bases may lack TLS while a cluster turns TLS on.
 	toBases bool
 }
 

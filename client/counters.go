@@ -31,7 +31,8 @@ type ReadOptions struct {
 	SkipUnreadable bool
 }
 
-// query returns the options as a query, with its question mark.
+// query returns Consistency and MaxStaleness as a URL query that begins with ?, or "" if neither is
+// set.
 func (o ReadOptions) query() string {
 	values := url.Values{}
 	if o.Consistency != "" {

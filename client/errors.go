@@ -65,8 +65,8 @@ func Retryable(err error) bool {
 	return errors.Is(err, ErrNoAnswer)
 }
 
-// needsTLS reports whether a request without TLS reached a port with TLS. countd answers such a
-// request in the same way as Go's net/http.
+// needsTLS reports whether a request without TLS reached a port with TLS. countd, like Go's
+// net/http, answers such a request with this status and text.
 func (e *Error) needsTLS() bool {
 	return e.Status == http.StatusBadRequest && e.Code == "" && strings.HasPrefix(e.Message, "Client sent an HTTP request to an HTTPS server")
 }

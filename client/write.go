@@ -35,7 +35,7 @@ type OpResult struct {
 	// requested. The answer to a repeat has none.
 	Added          Counts   `json:"added,omitempty"`
 	Error          *OpError `json:"error,omitempty"`
-	*MemberOutcome          // only for an op with a member, which has no Counts; otherwise nil
+	*MemberOutcome          // nil unless the op has a member; the result then has no Counts
 }
 
 // OpError is the reason why one op of a request was refused.
@@ -87,10 +87,10 @@ const KeyBytesMax = 128
 // write as not sent although the server received it.
 const keyHeader = "idempotency-key"
 
-// errBadOnce is returned before anything is sent.
+// errBadOnce is returned for invalid WriteOptions, before anything is sent.
 var errBadOnce = errors.New("a write takes one of Key, Producer with Seq from 1, and Unkeyed")
 
-// header returns the headers by which a server recognises a repeat.
+// header returns the headers by which a server recognises a repeat, or nil if o is Unkeyed.
 func (o WriteOptions) header() (http.Header, error) {
 	keyed, produced := o.Key != "", o.Producer != "" || o.Seq != 0
 	switch {

@@ -126,7 +126,8 @@ func (w *Writer) renew(ended *session) {
 	}
 }
 
-// renumber moves a batch to the current session. The server has applied no op of the batch.
+// renumber moves a batch to the current session. The caller must know that the server has applied
+// no op of the batch.
 func (w *Writer) renumber(b *batch) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 type shift struct {
 	from, to string
 	group    uint32
-	direct   bool // load of from is at least load of to plus two
+	direct   bool // the load of from exceeds the load of to by two or more
 }
 
 // edges are the possible shifts.

@@ -34,9 +34,9 @@ var (
 	// ErrGroupsLost is returned when a node's directory has no record of its groups. Without the
 	// record, a group whose files were removed looks like a group that never existed.
 	ErrGroupsLost = errors.New("the data directory has a " + identityFile + " but no " + openedFile)
-	// ErrBadIdentity is returned when the identity file cannot be decoded.
+	// ErrBadIdentity is returned when the identity file or the record of groups cannot be decoded.
 	ErrBadIdentity = errors.New("the identity file is damaged or of another version")
-	// ErrBadChecksum is returned when the checksum of a small file does not match.
+	// ErrBadChecksum is returned when the checksum of one of these two files does not match.
 	ErrBadChecksum = errors.New("its checksum does not match: the file is damaged or was edited")
 	// ErrUnreleased is returned for a file in the format of an unreleased program.
 	ErrUnreleased = errors.New("it is of a version of countd that was never released, which this one cannot read: name a new data directory")

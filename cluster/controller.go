@@ -129,8 +129,8 @@ func (c *Controller) round(ctx context.Context) {
 	}
 }
 
-// noteLost logs a warning if the step gives up a dead node, because no operator requested that and
-// a removed node cannot return.
+// noteLost counts the node and logs a warning if the step gives up a dead node. The warning is
+// necessary because no operator requested the step, and a removed node cannot return.
 func (c *Controller) noteLost(step Step) {
 	lost, ok := step.(SetNodeState)
 	if !ok || lost.State != catalog.NodeLeaving {
@@ -152,7 +152,8 @@ func (c *Controller) Look(ctx context.Context) View {
 	return view
 }
 
-// dead returns how long each missing node of the catalog has been dead, according to gossip.
+// dead returns, for each node of the catalog that gossip does not see alive, how long the node has
+// been dead.
 func (c *Controller) dead(known *catalog.View) map[string]time.Duration {
 	seen := map[string]Member{}
 	for _, m := range c.view.Members() {

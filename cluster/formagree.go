@@ -93,9 +93,9 @@ func (r *formRun) initiate(ctx context.Context, set []Member) (Identity, error) 
 	return id, err
 }
 
-// found creates a cluster if formTimeout has not passed since began; otherwise the returned
-// identity has no cluster. agreed is the set on which the nodes agreed; "" for a cluster of this
-// node alone.
+// found creates a cluster. agreed is the set on which the nodes agreed; "" for a cluster of this
+// node alone. If formTimeout has passed since began, or this node has promised another set
+// meanwhile, a set founds no cluster, and the returned identity has none.
 func (f *Former) found(began time.Time, agreed string) (Identity, error) {
 	cluster := randomHex(clusterIDBytes)
 	f.mu.Lock()

@@ -27,7 +27,7 @@ const (
 )
 
 type gossipTiming struct {
-	probeEvery   time.Duration // interval of the pings to a member
+	probeEvery   time.Duration // interval between two pings, each to one member
 	probeTimeout time.Duration
 	gossipEvery  time.Duration // interval at which a node sends news to a few members
 	syncEvery    time.Duration // interval at which a node exchanges its full state with one member
@@ -232,7 +232,8 @@ func (g *Gossip) Announce(wait time.Duration, change func(*Member)) error {
 	if err != nil {
 		return fmt.Errorf("cannot announce: %w", err)
 	}
-	// The only possible error is a timeout. For memberlist, 0 means no timeout.
+	// Ignore the error, which can only be a timeout. Pass at least 1, because for memberlist 0
+	// means no timeout.
 	_ = g.list.UpdateNode(max(wait, 1))
 	return nil
 }

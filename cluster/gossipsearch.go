@@ -38,7 +38,7 @@ type search struct {
 	}
 }
 
-// isSeed reports whether addr is a configured address.
+// isSeed reports whether addr is an address of --join, or was added by Gossip.Seeds.
 func (s *search) isSeed(addr string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,8 +122,8 @@ func (g *Gossip) runSearch(ctx context.Context) {
 	}
 }
 
-// searchOnce tries some addresses without a known living member. It returns why it found no node,
-// or "".
+// searchOnce tries some addresses at which no living member is known. It returns why it found no
+// node, or "".
 func (g *Gossip) searchOnce(ctx context.Context) (problem string) {
 	targets := g.targets()
 	if g.view.alone() {
@@ -189,7 +189,7 @@ func (g *Gossip) meet(ctx context.Context, addr string, seed bool) error {
 }
 
 // exchange exchanges members with the node at one address. If this node has no cluster and the
-// address is a configured seed, this node may join the cluster that it finds there.
+// address is a seed, this node may join the cluster that it finds there.
 func (g *Gossip) exchange(addr string, seed bool) error {
 	if !seed || !g.view.dial() {
 		_, err := g.list.Join([]string{addr})

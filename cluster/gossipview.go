@@ -183,8 +183,8 @@ func (v *gossipView) checkLocked(peer *memberlist.Node) (Member, error) {
 	if !errors.Is(err, errBare) && !(errors.Is(err, errStranger) && v.mu.contacts.dialling) {
 		v.logRefusalLocked(peer, &m, err)
 	}
-	// A node never loses its cluster, so an entry without a cluster is older than one with a
-	// cluster.
+	// A node never loses its cluster, so the known entry, without a cluster, is older than the
+	// refused one. Remove it.
 	if known, ok := v.mu.members[m.Key]; ok && known.ClusterID == "" && m.ClusterID != "" {
 		delete(v.mu.members, m.Key)
 		v.publishLocked()

@@ -63,11 +63,12 @@ func validHex(s string, n int) bool {
 	return err == nil && len(raw) == n && hex.EncodeToString(raw) == s
 }
 
-// ValidZone reports whether s may name a zone: it is a valid node id, or empty for none.
+// ValidZone reports whether s may name a zone: it has the form of a node id, or is empty for no
+// zone.
 func ValidZone(s string) bool { return s == "" || ValidNodeID(s) }
 
-// ValidClusterName reports whether s may name a cluster: it is a valid node id of up to
-// rpc.ClusterNameBytesMax characters, or empty for no name.
+// ValidClusterName reports whether s may name a cluster: it has the form of a node id of up to
+// rpc.ClusterNameBytesMax characters, or is empty for no name.
 func ValidClusterName(s string) bool {
 	return s == "" || ValidNodeID(s) && len(s) <= rpc.ClusterNameBytesMax
 }
@@ -115,8 +116,8 @@ func parseIdentity(raw []byte) (Identity, error) {
 	return id, nil
 }
 
-// strictJSON decodes exactly one JSON value of at most bytesMax bytes. It refuses fields that are
-// not in into.
+// strictJSON decodes exactly one JSON value of at most bytesMax bytes. It refuses fields that the
+// type of into lacks.
 func strictJSON(raw []byte, bytesMax int, into any) error {
 	if len(raw) > bytesMax {
 		return fmt.Errorf("over %d bytes", bytesMax)

@@ -59,9 +59,9 @@ func (s PlanSettings) Check() error {
 // The target of a group is the set of nodes that should have its replicas. It changes by one member
 // at a time, so a group never loses two voters at once. Only a group with one voter gets several
 // new voters together. A target changes only after the group has reached the previous target and
-// most of its voters are alive. Plan moves no replica to a dead node. It moves a voter off a dead
-// node only after ReplaceAfter, or if an operator removes the node. While half of the nodes or more
-// are dead, it moves no voter.
+// most of its voters are alive. The exceptions are in retarget. Plan moves no replica to a dead
+// node. It moves a voter off a dead node only after ReplaceAfter, or if an operator removes the
+// node. While half of the nodes or more are dead, it moves no voter.
 func Plan(view View) []Step {
 	p := newPlan(&view)
 	if len(view.Catalog.Keyspaces) == 0 && !p.mayBegin() {
@@ -150,14 +150,15 @@ func (p *plan) empty(key string) bool {
 			return false
 		}
 		if !p.everywhere[g] && contains(report.NonVoters, key) {
-			return false // groups with full replication have all nodes as members
+			return false // with full replication, every node is a member, even a leaving one
 		}
 	}
 	return true
 }
 
-// raiseVersion raises the cluster version by one. It skips a cluster without keyspaces: the leader
-// of its catalog sets the highest version at once.
+// raiseVersion raises the cluster version by one, if all nodes support the next version and
+// VersionHeld is not set. It skips a cluster without keyspaces: the leader of its catalog sets the
+// highest version at once.
 func (p *plan) raiseVersion() {
 	c := p.view.Catalog
 	if len(c.Keyspaces) == 0 {

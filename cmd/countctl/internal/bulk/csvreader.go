@@ -123,8 +123,8 @@ func OpenWholeCSV(ctx context.Context, path string, comma rune) (*CSVReader, Ide
 	return r, identity, err
 }
 
-// Unchanged returns ErrChanged if a file was written to after OpenWholeCSV read it. It compares the
-// file's size and time.
+// Unchanged returns ErrChanged if the file was written to after OpenWholeCSV opened it. It compares
+// the file's size and time.
 func (r *CSVReader) Unchanged() error {
 	if r.file == nil {
 		return nil

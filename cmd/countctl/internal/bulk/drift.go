@@ -69,7 +69,8 @@ type Row struct {
 // DriftReader provides the rows and messages that Compare reads.
 type DriftReader interface {
 	// Past returns the effects of a partition's messages, in order, beginning at a position. next
-	// is the position after these messages. If there are no messages yet, next is from.
+	// is the position after these messages. If there are no messages yet, next equals the argument
+	// from.
 	Past(ctx context.Context, partition uint32, from SourcePosition) (events []Event, next SourcePosition, err error)
 	// Rows returns rows in the order of ids, and the windows of their shards. Without ids
 	// it returns the windows of all shards.

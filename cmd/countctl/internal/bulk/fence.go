@@ -38,8 +38,8 @@ type Fence struct {
 // newFence returns the fence of a first run.
 func newFence() Fence { return Fence{Producer: client.NewProducer()} }
 
-// Next returns the fence of the next run. If f is the zero Fence, it returns the fence of a first
-// run.
+// Next returns the fence of the next run. If f is the zero Fence or has no numbers left, it returns
+// the fence of a first run.
 func (f Fence) Next() Fence {
 	step := runNumbers * (1 + rand.Uint64N(stepsMax))
 	if f.Producer == "" || f.Base > math.MaxUint64-step-runNumbers {

@@ -81,7 +81,7 @@ func LockProgress(path string) (unlock func(), err error) {
 		}
 		if isAt(l, path) {
 			return func() {
-				_ = os.Remove(path) // remove before Unlock: if another run then locks the removed file, isAt returns false to it
+				_ = os.Remove(path) // remove before Unlock, so that isAt returns false to a run that then locks the removed file
 				_ = l.Unlock()
 			}, nil
 		}

@@ -124,7 +124,7 @@ func (i *RedisImport) walkAll(ctx context.Context, visit func(context.Context, *
 	return failed
 }
 
-// step calls visit with one page and moves the position past it.
+// step reports the bad values of a page, calls visit with the page, and moves the position past it.
 func (i *RedisImport) step(ctx context.Context, p *page, visit func(context.Context, *page) error) error {
 	for _, bad := range p.bad {
 		if err := i.cfg.Bad(bad); err != nil {
