@@ -30,7 +30,7 @@ func (c *controlled) Change(_ context.Context, command *catalog.Command) (*catal
 func (c *controlled) Transfer(context.Context, uint32, string, string) error { return nil }
 
 // The controller logs a warning for a node that it gives up, and counts the node. When an operator
-// removes a node, it does neither.
+// removes a node, the controller does neither.
 func TestControllerWarnsOfANodeThatItGivesUp(t *testing.T) {
 	var log bytes.Buffer
 	known := catalog.New().View()

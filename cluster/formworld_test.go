@@ -35,7 +35,7 @@ type formWorld struct {
 		admitted map[string]map[string]bool
 		// founded holds the set that founded each cluster.
 		founded map[string]string
-		blind   bool // nodes see only the members that dream shows them
+		blind   bool // nodes see only the members that the method dream shows them
 		ended   bool
 	}
 }

@@ -203,8 +203,8 @@ func (s *sim) reconcile(g uint32, group *simGroup) {
 }
 
 // follows reports whether a node has learned from the catalog that it should have a replica of a
-// group. It has if the catalog's group has admitted the node. For the catalog's own group, follows
-// is always true.
+// group. A node has learned this once the catalog's group has admitted the node. For the catalog's
+// own group, follows is always true.
 func (s *sim) follows(g uint32, key string) bool {
 	meta := s.groups[catalog.Group]
 	return g == catalog.Group || contains(meta.voters, key) || contains(meta.nonVoters, key)

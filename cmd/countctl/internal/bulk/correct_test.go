@@ -11,8 +11,8 @@ import (
 )
 
 // shards is a model of the shards of countd, which accept or refuse numbered writes. A shard
-// accepts a number above the highest of its column, or one of the 63 below that it has not accepted
-// yet.
+// accepts a number that is above the highest of its column. It also accepts each of the 63 numbers
+// below the highest once.
 type shards struct {
 	t     *rapid.T
 	rows  map[Drift]int64 // counts, by ID and Column; the other fields are zero
@@ -143,7 +143,7 @@ func TestCorrectionsOnce(t *testing.T) {
 			}
 		}
 		s.runs = max(s.runs, 6)      // no other run begins during the last runs
-		for ended := 0; ended < 2; { // a row may change after the first run compared it and before its fence; the second run corrects it
+		for ended := 0; ended < 2; { // a row may change after the first run compared it and before that run's fence; the second run corrects it
 			switch err := s.run(false); {
 			case err == nil:
 				ended++

@@ -78,8 +78,8 @@ func (e *unknownError) Error() string {
 
 func (e *unknownError) Unwrap() error { return e.err }
 
-// If the server refused the key of a write, WithKeyRemedy adds a remedy to the error. It returns
-// any other error unchanged.
+// WithKeyRemedy adds a remedy to an error in which the server refused the key of a write. It
+// returns any other error unchanged.
 func WithKeyRemedy(err error) error {
 	var refused *client.Error
 	if !errors.As(err, &refused) {

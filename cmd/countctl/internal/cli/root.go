@@ -175,8 +175,8 @@ func helpCommand() *cobra.Command {
 	}
 }
 
-// needShell makes the command "completion" return an error for an unknown shell. By default, the
-// command would print its help.
+// needShell makes the command "completion" return an error if it gets no shell, or an unknown one.
+// By default, the command would print its help.
 func needShell(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	completion, _, err := root.Find([]string{"completion"})

@@ -59,7 +59,7 @@ func lagOf(g admin.ClusterGroup) uint64 {
 	return lag
 }
 
-// parseGroup returns the group with a number, or with a name such as posts/3.
+// parseGroup returns the group whose number or name is text, such as 17 or posts/3.
 func parseGroup(ctx context.Context, server *client.Client, text string) (admin.ClusterGroup, error) {
 	groups, err := admin.New(server).ClusterGroups(ctx)
 	if err != nil {

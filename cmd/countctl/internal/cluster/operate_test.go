@@ -473,7 +473,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// entries returns the entries from index from to index to, all of one term.
+// entries returns entries of one term. Their indexes begin with from and end with to.
 func entries(from, to, term uint64) []admin.EntryMark {
 	var all []admin.EntryMark
 	for i := from; i <= to; i++ {

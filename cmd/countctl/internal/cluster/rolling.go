@@ -19,8 +19,8 @@ import (
 const (
 	// restartWait is enough time for a node with a large log to start.
 	restartWait = 10 * time.Minute
-	// A replica counts as caught up if it is at most caughtUpLag entries behind. It is above 0
-	// because of writes during the restart.
+	// A replica counts as caught up if it is at most caughtUpLag entries behind. The bound is above
+	// 0, because clients write during the restart.
 	caughtUpLag = 100
 	// rollingCleanup bounds how long an interrupted restart tries to undrain its node.
 	rollingCleanup = 15 * time.Second
