@@ -74,8 +74,8 @@ func (e *Error) needsTLS() bool {
 // errorMessageBytesMax bounds the text kept of an answer that did not come from countd.
 const errorMessageBytesMax = 200
 
-// decodeError parses the body of an answer whose status is not 2xx. The body of another server,
-// such as a proxy, becomes the message, shortened.
+// decodeError parses the body of an answer whose status is not 2xx. If the body came from another
+// server, such as a proxy, the shortened body becomes the message.
 func decodeError(status int, header http.Header, body []byte) *Error {
 	e := &Error{Status: status, RetryAfter: retryAfter(header, time.Now())}
 	var answer struct {

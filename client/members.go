@@ -71,8 +71,8 @@ func (m Members) changeOne(ctx context.Context, op MemberOp) (MemberWritten, err
 	return MemberWritten{one.ID, *one.MemberOutcome, result.Written}, nil
 }
 
-// Change adds and removes up to WriteOpsMax members, in the order of ops and exactly once unless
-// the options o change that. Each result has a MemberOutcome.
+// Change adds and removes up to WriteOpsMax members, in the order of ops, and exactly once unless o
+// sets Once or Unkeyed. Each result has a MemberOutcome.
 func (m Members) Change(ctx context.Context, ops []MemberOp, o WriteOptions) (WriteResult, error) {
 	return m.c.write(ctx, m.c.retry, m.path, appendMemberOps(nil, ops, !o.Quiet, true), o)
 }

@@ -44,8 +44,8 @@ func signsOf(deltas Counts) (s signs) {
 	return s
 }
 
-// InOrder reports whether s must be applied before o is sent. The order matters if a row is in both
-// and its deltas have different signs, because of floors.
+// InOrder reports whether s must be applied before o is sent. Because of floors, the order matters
+// for a row that is in s and in o and has deltas of both signs.
 func (s *Sums) InOrder(o *Sums) bool {
 	if s.has|o.has != bothSigns {
 		return false
@@ -72,7 +72,8 @@ func (s *Sums) Len() int { return len(s.ops) }
 // Ops returns the ops in the order in which Add began them. The caller must not change them.
 func (s *Sums) Ops() []Op { return s.ops }
 
-// merge adds deltas to the existing op of a row, all of them or none.
+// merge adds either all deltas to the newest op of a row, or none. It reports whether it added
+// them.
 func (s *Sums) merge(id ID, deltas Counts) bool {
 	row, ok := s.rows[id]
 	if !ok {

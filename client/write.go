@@ -136,9 +136,9 @@ func (c *Client) Incr(ctx context.Context, keyspace string, id ID, deltas ...Cou
 	return WrittenRow{Row{ID: one.ID, Counts: one.Counts}, result.Written}, nil
 }
 
-// IncrMany adds to columns, with up to WriteOpsMax ops, exactly once unless the options o change
-// that. If the sum of an op does not fit int64, the server refuses only this op, and the result
-// names it. See WriteResult.Unknown for the case that an earlier try had no answer.
+// IncrMany adds to columns, with up to WriteOpsMax ops, exactly once unless o sets Once or Unkeyed.
+// If the sum of an op does not fit int64, the server refuses only this op, and the result names it.
+// See WriteResult.Unknown for the case that an earlier try had no answer.
 func (c *Client) IncrMany(ctx context.Context, keyspace string, ops []Op, o WriteOptions) (WriteResult, error) {
 	return c.write(ctx, c.retry, keyspacePath(keyspace)+"/incr", AppendOps(nil, "add", ops, !o.Quiet), o)
 }
@@ -204,7 +204,7 @@ func (r *OpResult) UnmarshalJSON(text []byte) error {
 }
 
 // Ops writes to rows of any keyspaces, with up to WriteOpsMax ops under one key, exactly once
-// unless the options o change that. Results are in the order of the ops. The ops of one shard are
+// unless o sets Once or Unkeyed. Results are in the order of the ops. The ops of one shard are
 // applied together. AppliedOps and UnknownOps of an Error name ops by number.
 func (c *Client) Ops(ctx context.Context, ops []KeyspaceOp, o WriteOptions) (WriteResult, error) {
 	body, err := json.Marshal(struct {

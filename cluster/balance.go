@@ -211,8 +211,8 @@ func (p *plan) evenReplicas() {
 }
 
 // ofFullestKeyspace returns one of groups: the first of the keyspace in which giver's replicas
-// outnumber taker's the most. One keyspace may carry all the load, and nodes can lead equally many
-// of its shards only if they have equally many replicas of it.
+// outnumber taker's the most. One keyspace may carry all the load, so its leaders should be spread
+// evenly. That is possible only if its replicas are spread evenly.
 func (p *plan) ofFullestKeyspace(groups []uint32, giver, taker string) uint32 {
 	best, most := groups[0], math.MinInt
 	for _, k := range p.view.Catalog.KeyspacesByName() {

@@ -56,8 +56,9 @@ const (
 
 // DataDir is a locked data directory. This process owns it until Close.
 type DataDir struct {
-	// Identity is the identity as it is on disk. SetPromised, SetJoining and SetCluster change it;
-	// their callers must prevent concurrent reads.
+	// Identity is the identity on disk or, for a new directory, the one that KeepIdentity writes.
+	// SetPromised, SetJoining and SetCluster change it; their callers must prevent concurrent
+	// reads.
 	Identity Identity
 
 	path  string
@@ -123,8 +124,8 @@ func checkForeign(path string) error {
 	return fmt.Errorf("%q has %q: %w", path, foreign, ErrForeignDir)
 }
 
-// KeepIdentity writes the identity unless it is on disk. Call it after those steps of a start that
-// often fail. Until then, the directory belongs to no node.
+// KeepIdentity writes the identity unless it is on disk. Call it after the steps of a start that
+// often fail, because from then on the directory belongs to a node.
 func (d *DataDir) KeepIdentity() error {
 	if !d.fresh {
 		return nil

@@ -5,9 +5,9 @@ import (
 )
 
 // contacts holds the clusters that a node without a cluster may join. It also holds other nodes
-// without a cluster: this node may join the cluster that such a node gets. Gossip from other nodes
-// adds no contacts, because another cluster may search for a former member at this node's address.
-// That must not make this node join.
+// without a cluster. If such a node gets a cluster, this node may join that cluster. Gossip from
+// other nodes adds no contacts, because another cluster may search for a former member at this
+// node's address. That must not make this node join.
 //
 // Invariant: each cluster and node is from an answer of a configured address that this node
 // dialled, or from Identity.Joining or Identity.Promised.

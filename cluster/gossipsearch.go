@@ -65,7 +65,7 @@ func (g *Gossip) stopSearch() {
 }
 
 // Seeds adds gossip addresses at which to search for members, such as those of the catalog's nodes.
-// It adds addresses only up to 1,024 in all, including those of --join.
+// It ignores addresses beyond 1,024 in all, including those of --join.
 func (g *Gossip) Seeds(addrs []string) {
 	s := &g.search
 	s.mu.Lock()

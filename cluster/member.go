@@ -62,9 +62,9 @@ type Member struct {
 
 	Alive bool
 	// Since is the time since which Alive has its present value. For a dead member, it is the time
-	// of the member's last answer to a probe of this process, or of its stop message. For a living
-	// member, it is the time when this process noticed that the member was alive. Since is a
-	// monotonic time of this process, so it does not depend on the member's clock.
+	// of the member's stop message or, without one, of its last answer to a probe of this process.
+	// For a living member, it is the time when this process noticed that the member was alive.
+	// Since is a monotonic time of this process, so it does not depend on the member's clock.
 	Since time.Time
 }
 

@@ -7,9 +7,8 @@ import (
 )
 
 // mend adds missing voters to groups, removes surplus voters, and spreads voters over zones. It
-// makes the most urgent changes first, and changes each group at most once. It makes no change
-// after which no majority of the target would be alive. So it may keep a living voter on a leaving
-// node.
+// makes the most urgent changes first, and changes each group at most once. After each change, a
+// majority of the target is alive. For that, mend may keep a living voter on a leaving node.
 func (p *plan) mend() {
 	for _, g := range p.groups {
 		p.retarget(g)

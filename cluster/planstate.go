@@ -189,8 +189,8 @@ func (p *plan) settled(g uint32) bool {
 		p.majority(p.targets[g], func(key string) bool { return p.fresh(g, key) })
 }
 
-// sound reports whether all voters of a group are fresh. A group gets another target only then,
-// unless a voter of its present target must be replaced.
+// sound reports whether all voters of a group are fresh. shrink, spread and evenReplicas require a
+// sound group. More urgent changes require only a settled one.
 func (p *plan) sound(g uint32) bool {
 	return p.settled(g) && !slices.ContainsFunc(p.targets[g], func(key string) bool { return !p.fresh(g, key) })
 }

@@ -168,7 +168,7 @@ func Changes(columns []Column) (names []string, changes Settings[*int64]) {
 	return names, changes
 }
 
-// Columns returns the columns with the given names. It takes their settings from the argument of.
+// Columns returns the columns with the given names, and with their settings.
 func Columns(names []string, of Settings[int64]) []Column {
 	columns := Named(names...)
 	for i := range columns {

@@ -20,9 +20,9 @@ import (
 //
 //   - A shard accepts the fence of an earlier run before that run sends its first correction. If it
 //     then accepts the fence of a later run, that fence has a higher number than these corrections.
-//     From then on, the shard refuses corrections of the earlier run. It applied all other
-//     corrections of the earlier run before the fence of the later run. So the later run sees them
-//     when it compares the rows again.
+//     From then on, the shard refuses corrections of the earlier run. The shard applied all other
+//     corrections of the earlier run before the fence of the later run. So the later run sees these
+//     corrections when it compares the rows again.
 //   - So a difference that a run finds in its second comparison stays until that run or a later one
 //     corrects it.
 //   - Once a shard has accepted the fence of a later run, it refuses the next correction of the
@@ -41,9 +41,9 @@ import (
 
 // DriftWriter adds drifts to the rows of the server.
 type DriftWriter interface {
-	// Add adds the Add field of each drift to the column of its row, in one write under number.
-	// Each shard applies a number once. Add returns ErrOvertaken if a shard has accepted a number
-	// for the column that is at least 64 higher.
+	// Add adds the Add field of each drift to the given column of the drift's row. It sends all
+	// drifts in one write with the given number. Each shard applies a number once. Add returns
+	// ErrOvertaken if a shard has accepted a number for the column that is at least 64 higher.
 	Add(ctx context.Context, column int, number uint64, adds []Drift) error
 }
 

@@ -43,8 +43,8 @@ func (p progress) summary() Summary {
 	}
 }
 
-// cuts tracks which cuts of a file are acknowledged, and which number the progress file has. The
-// server may acknowledge cuts in any order.
+// cuts tracks which cuts of a file are acknowledged, and the lowest unacknowledged number in the
+// progress file. The server may acknowledge cuts in any order.
 //
 // Invariant: the number of an admitted cut is below saved + client.Window. A run that begins with
 // the progress file repeats all cuts with the number saved or a higher one. So all of them are

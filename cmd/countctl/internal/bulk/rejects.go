@@ -84,8 +84,9 @@ func (r *rejects) use(f *os.File, comma rune) {
 	r.mu.csv.Comma = comma
 }
 
-// rejectedThrough returns the delimiter of a file of rejects, and the offset after its rows up to
-// lastLine. After a crash, the file may have later rows, or only a part of the header.
+// rejectedThrough returns the delimiter of a file of rejects, and the offset after the last row
+// whose line is at most lastLine. After a crash, the file may have later rows, or only a part of
+// the header.
 func rejectedThrough(f io.Reader, lastLine int64) (comma rune, end int64, err error) {
 	buffered := bufio.NewReader(f)
 	start, _ := buffered.Peek(len(lineColumn) + utf8.UTFMax + len(reasonColumn)) // ignore the error: the next read returns it again

@@ -73,7 +73,7 @@ func DurationFlag(flags *pflag.FlagSet, d *time.Duration, name string, value tim
 	}
 }
 
-// limitMax bounds --limit, as the API does.
+// limitMax is the highest --limit. The API has the same bound.
 const limitMax = 1000
 
 // LimitFlag adds --limit, the size of a page. If the flag is absent, *limit is unchanged.

@@ -30,8 +30,8 @@ func FindColumn(ctx context.Context, server *client.Client, name, column string)
 	return keyspace, err
 }
 
-// FindCounters returns the keyspace with a name, or an error if there is none or it is not a
-// keyspace of counters.
+// FindCounters is like FindKeyspace, but also returns an error for a keyspace of another kind than
+// counters.
 func FindCounters(ctx context.Context, server *client.Client, name string) (client.Keyspace, error) {
 	k, err := FindKeyspace(ctx, server, name)
 	if err != nil {

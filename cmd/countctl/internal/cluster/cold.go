@@ -304,7 +304,7 @@ func orNever(seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).String()
 }
 
-// hitRate returns the share of reads of cold rows that found their block in the cache.
+// hitRate returns the cache hits as a share of all reads of cold rows.
 func hitRate(n admin.ColdNode) string {
 	if n.CacheHits+n.Reads == 0 {
 		return "-"
