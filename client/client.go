@@ -37,7 +37,7 @@ const (
 	TimeoutMax = 60 * time.Second
 	// TimeoutDefault is the deadline that the API uses if a request names none.
 	TimeoutDefault = 5 * time.Second
-	// AddrsMax bounds the addresses that a call tries before it waits.
+	// AddrsMax is the maximum number of Config.Addrs. A call may try all of them before it waits.
 	AddrsMax = 16
 	// idleConnsMax bounds the idle connections to one address. It is the maximum number of
 	// requests that a Writer has in flight.

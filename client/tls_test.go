@@ -40,9 +40,10 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestTokenOverPlainConnections checks where a client sends its token without TLS. It sends the
-// token to addresses that its configuration names without TLS, in any order. It sends the token to
-// other addresses only if it uses no TLS at all. A redirect cannot change that.
+// TestTokenOverPlainConnections checks where a client sends its token without TLS. The client sends
+// the token to addresses that its configuration names without TLS, whatever their order. It sends
+// the token to other addresses only if no address of its configuration has TLS and TokenToAddrs is
+// not set. A redirect cannot change that.
 func TestTokenOverPlainConnections(t *testing.T) {
 	echo := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte(r.Header.Get("Authorization"))) })
 	named, other := httptest.NewServer(echo), httptest.NewServer(echo)

@@ -34,12 +34,12 @@ type ResetResult struct {
 	Written
 }
 
-// Unread reads the one-to-one numbers of a user.
+// Unread reads a user's own unread numbers, without notices, dots and the feed.
 func (c *Client) Unread(ctx context.Context, user ID, o ReadOptions) (UserCounts, error) {
 	return readAt[UserCounts](ctx, c, "/v1/unread/"+user.String(), nil, o)
 }
 
-// IncrUnread is like IncrMany, but for the one-to-one numbers of users. The ID of each op and result is
+// IncrUnread is like IncrMany, but for users' own unread numbers. The ID of each op and result is
 // the id of a user.
 func (c *Client) IncrUnread(ctx context.Context, ops []Op, o WriteOptions) (WriteResult, error) {
 	return c.write(ctx, c.retry, "/v1/unread/incr", appendOps(nil, "user", "add", ops, !o.Quiet), o)

@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// unseenFor is how long after its start a member waits for gossip to name a node. Until then, the
-// member does not treat a node without gossip as dead.
+// For unseenFor after its start, a member does not treat a node as dead only because gossip has not
+// named the node yet.
 const unseenFor = 30 * time.Second
 
 // errNotSure is returned for a request that may succeed if it is repeated later.

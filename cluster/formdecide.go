@@ -18,8 +18,8 @@ type formStep struct {
 	initiate bool
 }
 
-// decide returns the next step of a node without a cluster that sees these members. It is a pure
-// function.
+// decide returns the next step of self, a node that has no cluster and sees these members. It is a
+// pure function.
 func decide(self Identity, expect int, members []Member) formStep {
 	var clustered, bare []Member
 	clusters := map[string]string{} // a member of each cluster, by cluster id

@@ -93,7 +93,7 @@ type Column struct {
 	NoFloor bool   // removes the floor; Floor is ignored
 }
 
-// change is the change of one setting of a column.
+// change points to the two fields of a Column that change one setting.
 type change struct {
 	value  **int64
 	remove *bool
