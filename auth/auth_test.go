@@ -24,11 +24,10 @@ type fakeCluster struct {
 		view *catalog.View
 		err  error // result of CatchUp
 	}
-	proofs chan struct{}
 }
 
 func newFakeCluster() *fakeCluster {
-	c := &fakeCluster{proofs: make(chan struct{}, 1)}
+	c := &fakeCluster{}
 	c.mu.view = catalog.New().View()
 	c.mu.view.ClusterVersion = catalog.ClusterVersionMax
 	return c
