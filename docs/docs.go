@@ -1,5 +1,5 @@
 // Package docs embeds the documents that the server serves. It contains no logic. Invariant: the
-// server serves the files as they were reviewed.
+// server serves these files byte for byte.
 package docs
 
 import _ "embed"

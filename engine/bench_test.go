@@ -16,9 +16,9 @@ import (
 
 const benchRows = 10_000_000
 
-// realCounts returns the ids of real posts, if they contain a time, and the counts of reposts,
-// comments and likes of the posts that have any. Without the data set it reads the sample that the
-// project ships.
+// realCounts returns the ids of those real posts whose ids contain a time, and the counts of
+// reposts, comments and likes of those posts that have any. Without the data set it reads the
+// sample that the project ships.
 var realCounts = sync.OnceValues(func() (ids []uint64, rows [][3]int64) {
 	f, err := os.Open("../../shared/data/weibo_counts.csv.gz")
 	if err != nil {

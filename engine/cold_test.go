@@ -420,7 +420,7 @@ func TestMovingRowsHoldsNobodyUp(t *testing.T) {
 	if n, err := tab.Freeze(cold, []uint64{0}); n == 0 || err != nil {
 		t.Fatal(n, err)
 	}
-	if calls != 4 { // a read and a removal, each checks two locks
+	if calls != 4 { // one read and one removal, each of which checks two locks
 		t.Errorf("%d locks were looked at", calls)
 	}
 	looked = reloaded(t, tab, nil)

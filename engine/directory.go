@@ -44,8 +44,9 @@ func (d *directory) first(i int) uint64 { return d.before[i] + 1 }
 
 func (d *directory) last(i int) uint64 { return d.before[(i+1)%len(d.before)] }
 
-// with returns a copy of d that has the segment right after segment i. Its range begins at start,
-// where the range of segment i now ends. If left is not nil, left replaces segment i.
+// with returns a copy of d that has one more segment, named right, directly behind segment i. The
+// range of right begins at start, and that of segment i ends before start. If left is not nil, left
+// replaces segment i.
 func (d *directory) with(i int, left *segment, start uint64, right *segment) *directory {
 	n := newDirectory(len(d.segs) + 1)
 	copy(n.before, d.before[:i+1])

@@ -10,8 +10,9 @@ import (
 // moment at which a segment moves affects neither answers, nor the number of rows, nor the digest.
 
 const (
-	// A segment is folded once it has 1/foldShare as many rows in memory as cold ones. A row in
-	// memory takes about ten times as much memory as a cold row's part of the index.
+	// A segment is folded once it has 1/foldShare as many rows in memory as cold ones. At that
+	// point, these rows take about a third as much memory as the index of the cold rows, because a
+	// row in memory takes about ten times as much as a cold row's part of the index.
 	foldShare = 32
 	// foldSoonShare replaces foldShare for a segment that is still being written to.
 	foldSoonShare = 8
@@ -65,8 +66,9 @@ type frozen struct {
 
 // Freeze writes the rows of segments that Watch returned to cold, with one call of Write. It then
 // removes them from memory. It returns the number of cold rows that it wrote; rewritten ones count
-// too. It skips a segment whose range or cold part has changed meanwhile, or in which too many
-// rows were written meanwhile. On an error it changes nothing. Calls must not run concurrently.
+// too. It skips a segment if, meanwhile, the segment was split or joined, its cold part was
+// replaced, or more than rowsMax of its rows were written. On an error it changes nothing. Calls
+// must not run concurrently.
 func (t *Table) Freeze(cold Cold, firsts []uint64) (rows int, err error) {
 	leaving := t.leaving(firsts)
 	defer func() {

@@ -46,7 +46,7 @@ const SegmentRowsMax = rowsMax
 // and multiplied by the number of buckets. The integer part of the product is the bucket, and the
 // rest is the remainder. The position of a tag implies the bucket, so a tag stores only the
 // remainder (quotienting; Knuth, TAOCP 6.4, exercise 13) and two bits. One bit is always set. The
-// other is set in the second of the row's two buckets:
+// other is set if the tag is in the second of the row's two buckets:
 //
 //	narrow: 30 bits of remainder, so a window of 2^30 ids a bucket, 4 B a tag
 //	wide:   every id, 8 B a tag
@@ -79,7 +79,7 @@ const (
 // Layout of a stored tag.
 const (
 	tagUsed   = 1
-	tagSecond = 2 // set in the tag's second bucket
+	tagSecond = 2 // set if the tag is in the row's second bucket
 	tagShift  = 2 // the remainder is above these bits
 )
 

@@ -220,7 +220,8 @@ func (t *Table) LoadCold(p *Part) error {
 }
 
 // partsNearMax is how many of the last segments noteDivided searches for another part of a
-// generation. A generation has about 10,000 adjacent rows.
+// generation. The parts of a generation are near each other, because it has only about 10,000
+// adjacent rows.
 const partsNearMax = 16
 
 // noteDivided reports whether the last segments already have a part of the generation. If so, it

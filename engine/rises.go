@@ -36,7 +36,7 @@ var placeFirst = Place{Count: math.MaxInt64}
 
 // Rises records the counts that Apply moves to a place before the watched place of their column.
 type Rises struct {
-	mu      *sync.Mutex // that of the table
+	mu      *sync.Mutex // the table's mutex
 	places  [ColumnsMax]Place
 	waiting []Rise
 	lost    bool // there were too many rises; Take resets it

@@ -124,9 +124,9 @@ func (t *Table) reshapeLocked(i, words int) {
 	d.segs[i].Store(n)
 }
 
-// mustRebuild returns a new segment of the smallest size with the rows of s at slots, of which
-// there may be rowsMax. It has no cold part. Its rows have as many words as these rows need, but at
-// least the given number.
+// mustRebuild returns a new segment of the smallest size with the rows of s at slots, up to rowsMax
+// of them. The new segment has no cold part. It has as many words per row as these rows need, but
+// at least the given number.
 func (t *Table) mustRebuild(s *segment, slots []slotID, words int, first, last uint64) *segment {
 	sh := shapeOf(slots, first, last)
 	return t.salts.mustBuild(sh, max(words, s.wordsUsed(slots)), t.mu.epoch, s.copier(slots))

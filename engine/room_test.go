@@ -26,7 +26,7 @@ func TestRebuildsAreFew(t *testing.T) {
 	}
 	rows := 2*rowsMax + 500
 	if testing.Short() {
-		rows = 3000 // with one goroutine, the race detector finds nothing
+		rows = 3000 // short tests are for the race detector, which finds nothing in one goroutine
 	}
 	for name, shape := range shapes {
 		t.Run(name, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestDeletedRowsGiveTheirMemoryBack(t *testing.T) {
 	t.Parallel()
 	rows := 2*rowsMax + 500
 	if testing.Short() {
-		rows = 3000 // with one goroutine, the race detector finds nothing
+		rows = 3000 // short tests are for the race detector, which finds nothing in one goroutine
 	}
 	for name, shape := range idShapes {
 		t.Run(name, func(t *testing.T) {

@@ -3,8 +3,8 @@ package engine
 import "testing"
 
 // A deleted row of zeros that hides no sealed row disappears when its segment is reshaped, even if
-// an op on this very row causes that. The op then stores the row in a place of its own, although
-// the new, smaller window cannot distinguish it from another row.
+// an op on this very row causes the reshaping. The op then stores the row in a place of its own,
+// although the new, smaller window cannot distinguish it from another row.
 func TestRowsBesideSealedOnesThatWiden(t *testing.T) {
 	tab, ids, from, last := widerTable(t)
 	inside := ids[3]

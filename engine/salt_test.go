@@ -156,7 +156,7 @@ func TestSaltsDecideNoAnswer(t *testing.T) {
 	}
 	rounds := 60
 	if testing.Short() {
-		rounds = 12 // with one goroutine, the race detector finds nothing
+		rounds = 12 // short tests are for the race detector, which finds nothing in one goroutine
 	}
 	for range rounds {
 		ops := make([]Op, 1000)

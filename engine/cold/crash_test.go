@@ -12,14 +12,14 @@ import (
 	"github.com/countd/countd/engine"
 )
 
-// crashing is a group with all generations that were ever written to it, and with those that
-// snapshots name.
+// crashing is a group, together with the rows of all generations ever written to it, and with the
+// generations that snapshots name.
 type crashing struct {
 	r        *rand.Rand
 	fs       *vfs.MemFS
 	g        *Group
 	retained []*Generation
-	pages    map[uint64]*engine.Page // of each generation that was ever made
+	pages    map[uint64]*engine.Page // rows of each generation that was ever made
 	sums     map[uint64]uint32
 	named    map[string][]uint64 // by snapshot
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// stackError prints a stack in every format except Error, as errors of Pebble do.
+// stackError is like an error of Pebble: package fmt prints it with a stack, and only Error returns
+// the text alone.
 type stackError struct{}
 
 func (stackError) Error() string { return "checksum mismatch" }

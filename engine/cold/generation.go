@@ -72,14 +72,15 @@ func (n *Generation) get(id uint64, row []int64, read func(blockKey) ([]byte, er
 	return k.get(id, row)
 }
 
-// own reads block i with the function read, and refuses a valid block of another generation.
+// own reads block i with the function read, and refuses even a valid block if it is of another
+// generation.
 func (n *Generation) own(i int, read func(blockKey) ([]byte, error)) ([]byte, error) {
 	key := n.blockKey(i)
 	b, err := read(key)
 	if err == nil && binary.LittleEndian.Uint32(b) != n.sums[i] {
 		err = fmt.Errorf("%w: %v differs from what was written", ErrDamaged, key)
 	}
-	if errors.Is(err, ErrDamaged) && n.needed.Load() > 0 { // not if it was removed
+	if errors.Is(err, ErrDamaged) && n.needed.Load() > 0 { // a removed generation is not damaged
 		n.group.store.stats.damaged.Add(1)
 	}
 	return b, err

@@ -221,8 +221,9 @@ func (g *Group) removeLocked(number uint64) error {
 }
 
 // Hold keeps all generations on disk until the caller calls release. The caller must call release
-// exactly once. A reader of a stored snapshot may need any generation that the snapshot names, even
-// after the snapshot is deleted. The next Sweep removes the generations that are no longer needed.
+// exactly once. A reader of a stored snapshot may need all generations that the snapshot names,
+// even if the snapshot is deleted meanwhile. The next Sweep removes the generations that are no
+// longer needed.
 func (g *Group) Hold() (release func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -72,7 +72,7 @@ func (g *Group) scrubBlock(key blockKey, sum uint32, dst []byte) ([]byte, error)
 }
 
 // unlessGone returns err, the error of reading a generation, or nil if the generation is no longer
-// on disk.
+// on disk. For an ErrDamaged, retained reports whether somebody retains the generation.
 func (g *Group) unlessGone(number uint64, err error) (retained bool, _ error) {
 	if !errors.Is(err, ErrDamaged) {
 		return false, err

@@ -41,7 +41,7 @@ type Batch struct {
 	pairs   map[Pair]*pair
 	touched []Pair // the pairs that Read reads
 	rows    map[uint64]*deletedRow
-	removed int // pairs of rows that this entry removes
+	removed int // number of pairs that TouchRow has read
 	dead    deadPairs
 	purges  bool
 	cleared bool
@@ -206,8 +206,8 @@ func (b *Batch) TouchDead(n int) error {
 	return nil
 }
 
-// firstOf returns the first n pairs of a row whose stamps are not above to. more reports whether
-// there are others.
+// firstOf returns the first n pairs of a row whose stamps are at most the argument to. more reports
+// whether the row has more such pairs.
 func (g *Group) firstOf(row uint64, to Stamp, n int) (first []placement, more bool, err error) {
 	done, err := g.store.db.Use()
 	if err != nil {

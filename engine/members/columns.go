@@ -40,7 +40,7 @@ var _ [colblk.KeySeekerMetadataSize - unsafe.Sizeof(keySeeker{})]byte // compile
 type keyWriter struct {
 	keys    []byte
 	varying uint32
-	before  uint32 // varying without the last key: Pebble may put that one into the next block
+	before  uint32 // varying of all keys but the last: Pebble may put the last key into the next block
 }
 
 func (w *keyWriter) at(row int) []byte { return w.keys[row*keyBytes : (row+1)*keyBytes] }
@@ -99,8 +99,8 @@ func (w *keyWriter) WriteDebug(to io.Writer, rows int) {
 	fmt.Fprintf(to, "%d keys, varying in %032b\n", rows, w.varying)
 }
 
-// of returns the bits of the bytes that differ among the first rows keys. rows is the number of all
-// keys or one less.
+// of returns the value of varying for a block of all keys or, if rows is one less than their
+// number, of all keys but the last.
 func (w *keyWriter) of(rows int) uint32 {
 	if rows*keyBytes < len(w.keys) {
 		return w.before

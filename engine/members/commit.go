@@ -109,7 +109,8 @@ func (w *write) remove(p placement) error {
 	return errors.Join(w.to.Delete(key[:], nil), w.to.Delete(list[:], nil), w.to.Delete(of[:], nil))
 }
 
-// removeAll removes pairs. It skips pairs that the entry itself touches, because pair removes them.
+// removeAll removes pairs. It skips pairs that the entry itself touches: the method pair handles
+// those.
 func (w *write) removeAll(all []placement) (err error) {
 	for _, p := range all {
 		if w.pairs[p.Pair] == nil {

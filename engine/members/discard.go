@@ -16,8 +16,8 @@ import (
 
 // Pebble never drops a damaged file by itself. It cannot merge the file with other files. A read of
 // keys beside the damaged block reads that block too, even if the sets in it were replaced. So the
-// store writes a new file with the data in the key span of a damaged file that are in use. Pebble
-// then replaces the span by that file in one step, an ingest with an excise. No readable data is
+// store copies all data that is in use in the key span of a damaged file to a new file. Pebble then
+// replaces the span by the new file in one step, an ingest with an excise. No readable data is
 // lost:
 //
 //   - A file with unreadable sets in use stays unless another replica has these sets. Another
@@ -156,8 +156,8 @@ func (s *Store) excise(r *rewriting, span pebble.KeyRange) error {
 	return err
 }
 
-// cut returns the greatest key not above key at which Pebble can cut files. Such a key must be a
-// prefix as defined by comparer.
+// cut returns the greatest key that is not above the given key, and at which Pebble can cut files.
+// Pebble can cut files at prefixes as defined by comparer.
 func cut(key []byte) []byte {
 	if kind := key[0]; len(key) > listBytes && (kind == keyMember || kind == keyTime || kind == keyOf) {
 		key = key[:listBytes]
@@ -166,8 +166,8 @@ func cut(key []byte) []byte {
 }
 
 // spanOf returns the key span of a damaged file, widened until no damaged file crosses one of its
-// ends. When Pebble excises a span, it cuts the files that cross an end. If it cannot read such a
-// file, it silently drops the rest of it.
+// ends. When Pebble excises a span, it cuts the files that cross an end. If Pebble cannot read such
+// a file, it silently drops the rest of the file.
 func (s *Store) spanOf(f *damagedFile) (pebble.KeyRange, error) {
 	span := cutAround(f.Bounds.Start, f.Bounds.End.Key)
 	for {

@@ -86,7 +86,7 @@ func TestReadsBesideADiscard(t *testing.T) {
 	var replaces atomic.Bool
 	var waited atomic.Int32
 	d := &disk{T: t, store: smallFilesOf(t, vfs.NewMem(), io.Discard, func(o *pebble.Options) {
-		o.DebugCheck = func(*pebble.DB) error { // called once readers find the new files
+		o.DebugCheck = func(*pebble.DB) error { // called as soon as readers find the new files
 			if replaces.Load() {
 				done := make(chan struct{})
 				reads <- func() { close(done) }
@@ -338,8 +338,8 @@ func TestDiscardAfterALoadForAnotherFile(t *testing.T) {
 }
 
 // damagedSmallFilesOf returns a store with one group, and with the leftovers of an abandoned Load.
-// It calls damaged with the files whose pairs are all of the given generation, in the order of
-// their keys. It then damages the files that damaged returns.
+// It damages those files that the function damaged returns. The argument of damaged is the files
+// whose pairs are all of the given generation, in the order of their keys.
 func damagedSmallFilesOf(t *testing.T, generation uint32, damaged func([]pebble.SSTableInfo) []pebble.SSTableInfo) *damagedDisk {
 	t.Helper()
 	fs := vfs.NewMem()

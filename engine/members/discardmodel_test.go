@@ -327,8 +327,8 @@ func (d *damageModel) discard(t *rapid.T) {
 	})
 }
 
-// keeps calls step, which may remove a damaged file. It checks that all groups other than except
-// that were readable before are readable afterwards.
+// keeps calls step, which may remove a damaged file. It checks that each group that was readable
+// before is readable afterwards, apart from the group except.
 func (d *damageModel) keeps(t *rapid.T, except *damageGroup, step func()) {
 	readable, usable := map[*damageGroup]bool{}, map[*damageGroup]bool{}
 	for _, g := range d.groups {
@@ -483,8 +483,8 @@ func (g *damageGroup) savePeer(t *rapid.T) {
 	g.peerSaved = g.peerState
 }
 
-// startLoad begins a Load of the other replica's sets. It does nothing if the other replica's
-// snapshot is older than the store's replica and that replica is not stuck.
+// startLoad begins a Load of the other replica's sets. It does nothing if the store's replica is
+// ahead of the other replica's snapshot, and is neither stuck nor damaged.
 func (d *damageModel) startLoad(t *rapid.T, g *damageGroup) {
 	if !g.stuck && g.peerSaved.index < g.state.index && g.group.Verify() == nil {
 		return

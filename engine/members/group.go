@@ -187,8 +187,8 @@ func (g *Group) Trim(index uint64) error {
 	return nil
 }
 
-// Adopts returns an ErrDamaged unless a replay can start from state s of the given generation,
-// which a snapshot of this replica names.
+// Adopts returns an ErrDamaged unless a replay can start from generation and s, which a snapshot of
+// this replica names.
 func (g *Group) Adopts(generation uint32, s State) error {
 	broken := g.usable()
 	switch {

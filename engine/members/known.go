@@ -343,7 +343,7 @@ func (g *Group) fillAgain() {
 }
 
 // shrinkFilters replaces the filters that exceed their share of memory by smaller ones. This frees
-// memory for the group lacking.
+// memory for the group lacking, which has no filter.
 func (s *Store) shrinkFilters(lacking *Group) {
 	for _, g := range s.groups() {
 		if f := g.known.now.Load(); g != lacking && f != nil && f.bits() > s.share(f.made)/16*17 {

@@ -42,7 +42,7 @@ func (e Entry) Compare(o Entry) int {
 }
 
 // Page selects a page of a list. If a set changes while a caller reads its list page by page, the
-// caller still gets each other entry once.
+// caller still gets each unchanged entry once.
 type Page struct {
 	Limit     int
 	After     Entry // the last entry of the previous page

@@ -238,7 +238,7 @@ func (m *pebbleModel) check(t *rapid.T, from reader, keys map[[keyBytes]byte]byt
 }
 
 // seeks reads prefixes from it, an iterator of the keys that begin with bound. The prefixes mostly
-// ascend. At the end it closes it.
+// ascend. At the end, seeks closes the iterator.
 func (m *pebbleModel) seeks(t *rapid.T, it *pebble.Iterator, bound []byte, keys map[[keyBytes]byte]byte) {
 	sorted := slices.SortedFunc(maps.Keys(keys), func(a, b [keyBytes]byte) int { return bytes.Compare(a[:], b[:]) })
 	var looked [][keyBytes]byte

@@ -79,7 +79,7 @@ func (g *Group) Contains(member uint64, column uint8, rows []uint64, contained [
 		f = nil // f may lack pairs that l reads
 	}
 	for i, row := range rows {
-		if !f.mayHave(pair(row)) { // again: now f has all pairs that l reads
+		if !f.mayHave(pair(row)) { // check again: by now f is nil or has all pairs that l reads
 			continue
 		}
 		at, failed := l.stamp(pair(row))

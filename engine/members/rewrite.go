@@ -96,7 +96,7 @@ type rewriting struct {
 	path    string
 	to      *sstable.Writer // if nil, keys are only counted
 	keys    int
-	lost    map[uint32]*Group // groups with unreadable sets in the span that another replica has
+	lost    map[uint32]*Group // groups whose sets in the span cannot be read, but another replica has these sets
 }
 
 // rewrite writes all data in use in a span to a new file. It fails if it cannot read all of that

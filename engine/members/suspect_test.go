@@ -14,7 +14,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
 
-// flip changes a byte in the largest table file of a closed store, at tenths tenths of its size.
+// flip changes a byte in the largest table file of a closed store, at the given number of tenths of
+// its size.
 func flip(t *testing.T, fs vfs.FS, dir string, tenths int64) {
 	t.Helper()
 	flipAt(t, fs, dir, tenths, 10)

@@ -144,8 +144,7 @@ func (g *Group) ReleaseViews(before time.Time) {
 	g.releaseLocked(func(v *View) bool { return v.since.Before(before) })
 }
 
-// releaseLocked releases the captured views that the function which selects. The caller must have
-// called Use.
+// releaseLocked releases each captured view v if which(v) is true. The caller must have called Use.
 func (g *Group) releaseLocked(which func(*View) bool) {
 	g.mu.views = slices.DeleteFunc(g.mu.views, func(v *View) bool {
 		released := which(v)
@@ -181,9 +180,9 @@ func (g *Group) Close() {
 	g.releaseLocked(func(*View) bool { return true })
 }
 
-// OpenView returns the sets for a snapshot that contains the state named. If the group keeps a view
-// of that state, the sets are as of that state. If not, they are as of a later entry, with the
-// outcomes since (see viewsKept). The caller must close the reader.
+// OpenView returns the sets for a snapshot. named is the state in the snapshot. If the group keeps
+// a view of that state, the sets are as of that state. If not, they are as of a later entry, with
+// the outcomes since (see viewsKept). The caller must close the reader.
 func (g *Group) OpenView(named State) (*ViewReader, error) {
 	r, err := g.openView(named)
 	if err != nil && r != nil {
@@ -268,9 +267,9 @@ func (r *ViewReader) open(named State) error {
 	return nil
 }
 
-// outcomes reads the outcomes after the state from, up to the view's state. If Trim has removed the
-// first ones, it returns ErrMovedOn. Trim never leaves a gap, so any other missing outcome is
-// damage.
+// outcomes reads the outcomes of the entries after from.Index, up to the view's state. If Trim has
+// removed the first ones, it returns ErrMovedOn. Trim never leaves a gap, so any other missing
+// outcome is damage.
 func (r *ViewReader) outcomes(from State) error {
 	v, last, trimmed := r.view, from, false
 	err := eachFrom(v.disk, v.at.number(keyOutcome, from.Index+1), scarce.PrefixEnd(v.at.kind(keyOutcome)), func(key, value []byte) (bool, error) {
@@ -393,8 +392,8 @@ func (r *ViewReader) close() {
 	r.view.releaseLocked()
 }
 
-// EachDead calls fn with each deleted row of a block. Pairs of the row whose stamps are not above
-// to are deleted, even if later blocks contain them. For a block of another kind it does not call
+// EachDead calls fn with each deleted row of a block. A pair of the row is deleted if its stamp is
+// at most to, even if a later block contains the pair. For a block of another kind it does not call
 // fn.
 func EachDead(block []byte, fn func(row uint64, to Stamp)) error {
 	if len(block) == 0 || block[0] != blockDead {
