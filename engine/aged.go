@@ -18,8 +18,9 @@ func (t *Table) Least() uint64 {
 	return least
 }
 
-// Aged returns the number of rows in memory in all segments for whose range of ids isOld returns
-// true. It also counts the rows of segments that are being written to.
+// Aged returns the number of rows in all segments for whose range of ids isOld returns true. It
+// skips segments with rows on disk, and the last segment. It includes segments that are being
+// written to.
 func (t *Table) Aged(isOld func(first, last uint64) bool) (rows int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

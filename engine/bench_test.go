@@ -175,7 +175,7 @@ func BenchmarkOps(b *testing.B) {
 			at := 0
 			for range b.N {
 				at++
-				at += int(f.op(ids[at%len(ids)]) >> 62) // adds 0; the next call waits for this one
+				at += int(f.op(ids[at%len(ids)]) >> 62) // adds 0, but makes the next call wait for this result
 			}
 		})
 		runtime.KeepAlive(sink)

@@ -30,7 +30,7 @@ func newDirectory(n int) *directory {
 func (d *directory) find(id uint64) int {
 	// Invariant: the segment is in segs[base:base+step], and step is a power of two.
 	before, step := d.before, d.step
-	_, above := bits.Sub64(before[len(before)-step], id, 0) // 1 if id is above
+	_, above := bits.Sub64(before[len(before)-step], id, 0) // 1 if id is above that value
 	base := (len(before) - step) & -int(above)
 	for step >>= 1; step > 0; step >>= 1 {
 		_, above = bits.Sub64(before[base+step], id, 0)

@@ -53,7 +53,7 @@ func (s *segment) worthFolding(share int) bool {
 
 // frozen is a segment that is being replaced: written to disk, sealed or melted.
 type frozen struct {
-	first, last uint64 // the ids that it owned
+	first, last uint64 // bounds of the ids that the segment owned
 	s           *segment
 	page        Page // the segment's rows, including cold ones, on their way to disk
 	// generations has one generation for each piece of page; if the rows were sealed, it has one

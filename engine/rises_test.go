@@ -3,7 +3,7 @@ package engine
 import "testing"
 
 // If rises were lost, the next Take returns false, even if Watch was called for the column before
-// it.
+// that Take.
 func TestLostRisesAreTold(t *testing.T) {
 	t.Parallel()
 	tab := newTable(t)

@@ -40,7 +40,7 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64, words int) {
 	}
 	slots := s.occupied()
 	// Each call must make progress, or the caller would retry forever. So ask for a larger array,
-	// unless slots lacks rows of zeros that the segment had.
+	// unless slots lacks rows of zeros that the segment had: to drop these is progress.
 	want := len(slots) + 1
 	if s.covers(id) && len(slots) == s.rows {
 		want = max(want, rowsFor(len(s.buckets), s.wide)+1)

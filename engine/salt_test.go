@@ -86,7 +86,7 @@ func attack(t rapid.TB, tab *Table, crafted []uint64) {
 
 // Ids that are crafted for the salts 0 to 7 cost no more memory than others, neither when they are
 // added nor when an op rebuilds the whole segment. The same holds for ids that are crafted for the
-// first salts of the table, because the table draws other salts then.
+// first salts of the table, because by then the table draws other salts.
 func TestCraftedIDsTakeNoMoreMemory(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -58,9 +58,9 @@ func (s *Store) Group(number uint32) (*Group, error) {
 
 // goOnUnlisted lets a group start although list failed, so that the node still serves the rows that
 // it can read. Open can still find a generation by its number. Until the next start the group
-// removes no generation, because a pin that it could not read may name it. The store must not reuse
-// a number that may be on disk. The time in nanoseconds is a safe next number: all numbers so far
-// count up from 0 or from the time of an earlier start. The caller holds Store.mu.
+// removes no generation, because a pin that could not be read may name the generation. The store
+// must not reuse a number that may be on disk. The time in nanoseconds is a safe next number: all
+// numbers so far count up from 0 or from the time of an earlier start. The caller holds Store.mu.
 func (g *Group) goOnUnlisted(err error) {
 	g.store.cfg.Logger.Error("cannot list all cold rows on disk: none will be removed before the next start", "group", g.number, "err", err)
 	g.store.stats.damaged.Add(1)
@@ -222,8 +222,8 @@ func (g *Group) removeLocked(number uint64) error {
 
 // Hold keeps all generations on disk until the caller calls release. The caller must call release
 // exactly once. A reader of a stored snapshot may need all generations that the snapshot names,
-// even if the snapshot is deleted meanwhile. The next Sweep removes the generations that are no
-// longer needed.
+// even if the snapshot is deleted meanwhile. The first Sweep after the release removes the
+// generations that are no longer needed.
 func (g *Group) Hold() (release func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 )
 
 // This file keeps a full disk from ending the process. While free space is low, the store writes no
-// new generation. While there is no free space at all, Pebble's pending writes wait (scarce.Wait).
-// Reads, and changes of counts in memory, need no space on disk.
+// new generations or records. While there is no free space at all, Pebble's pending writes wait
+// (scarce.Wait). Reads, and changes of counts in memory, need no space on disk.
 
 // ErrFull is returned by Group.Write and Records.Write while the disk is too full. The caller may retry.
 var ErrFull = errors.New("the disk has no room for cold rows")

@@ -181,7 +181,7 @@ func TestGroupsThatComeBack(t *testing.T) {
 	}
 	before := mustWrite(t, mustGroup(t, s, 1), page(3))[0]
 	row := make([]int64, 1)
-	if err := before.GetNow(1, row); err != nil { // the block is in the cache
+	if err := before.GetNow(1, row); err != nil { // this puts the block into the cache
 		t.Fatal(err)
 	}
 	if err := s.Drop(1); err != nil {

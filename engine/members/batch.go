@@ -250,9 +250,9 @@ func (b *Batch) deadTo(row uint64) Stamp {
 	return b.group.dead[row]
 }
 
-// next returns the stamp for a new pair. If copied is not 0, that is the stamp. Otherwise it is the
-// next unused stamp of the entry's millisecond or a later one. In both cases it is above the stamp
-// of the row's deletion.
+// next returns the stamp for a new pair. If copied is not 0, next uses copied. Otherwise it uses
+// the next unused stamp of the entry's millisecond or a later one or, at the bound stampsAhead, the
+// last stamp again. In each case, the result is above the stamp of the row's deletion.
 func (b *Batch) next(row uint64, copied Stamp) Stamp {
 	s := copied
 	if s == 0 {

@@ -21,7 +21,7 @@ import (
 // pair takes a third of the space that it would take in Pebble's own block format.
 const columnHeadBytes = 4 + keyBytes
 
-// keySchema returns the schema that makes Pebble store keys in blocks in this way.
+// keySchema returns the schema that makes Pebble store the keys of a block in this form.
 func keySchema() *pebble.KeySchema {
 	return &pebble.KeySchema{
 		Name:         "countd.members",
@@ -34,7 +34,7 @@ func keySchema() *pebble.KeySchema {
 	}
 }
 
-var _ [colblk.KeySeekerMetadataSize - unsafe.Sizeof(keySeeker{})]byte // compile-time check that a keySeeker fits
+var _ [colblk.KeySeekerMetadataSize - unsafe.Sizeof(keySeeker{})]byte // compile-time check that a keySeeker fits into Pebble's metadata
 
 // keyWriter encodes the keys of a block.
 type keyWriter struct {

@@ -11,8 +11,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// A block returns keys that differ in only some bytes exactly as they were written. A seek from any
-// key, even a shorter or longer one, finds the least key that is not below it.
+// A block returns its keys exactly as they were written, even if they differ in only some bytes. A
+// seek from any key, even a shorter or longer one, finds the least key that is not below it.
 func TestColumnsHoldKeys(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	rounds := 20

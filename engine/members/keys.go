@@ -11,9 +11,9 @@ import (
 )
 
 // These are the keys in Pebble. Integers are big-endian. Each key is padded with zeros to keyBytes
-// bytes (see columns.go). A row is the key of a row in its shard. A generation is one load of the
-// group's sets from another replica; only the generation that the state names is in use. A pair has
-// a key of each of the first three kinds.
+// bytes (see columns.go). Here, row is the key of a row in its shard, and generation is the number
+// of a load of the group's sets from another replica; only the generation that the state names is
+// in use. A pair has a key of each of the first three kinds.
 //
 //	'm' | group (4) | generation (4) | row (8) | column (1) | member (8) | stamp (6)    → nothing
 //	't' | group (4) | generation (4) | row (8) | column (1) | ^stamp (6) | member (8)   → nothing

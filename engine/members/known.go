@@ -195,7 +195,8 @@ func (k *knownPairs) setLocked(f *filter) {
 	}
 }
 
-// forget drops all filters of a group. It is called after the group's pairs on disk were replaced.
+// forget drops all filters of a group. It is called when the group's pairs on disk are given up or
+// were replaced.
 func (k *knownPairs) forget() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

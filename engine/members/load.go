@@ -28,7 +28,7 @@ func (g *Group) Load() (*Load, error) {
 		return nil, err
 	}
 	defer done()
-	g.loading.Store(false) // an earlier Load was abandoned
+	g.loading.Store(false) // this Load replaces any earlier one
 	g.store.discardFor(g)
 	if g.usable() != nil {
 		// The generation in the state on disk is unknown, and this Load may overwrite the same

@@ -45,7 +45,7 @@ func (s *Store) holders() ([]holder, error) {
 	})
 	for _, g := range s.groups() {
 		h := holder{g.number, []uint32{g.Generation()}, g}
-		if g.loading.Load() { // nobody reads what an abandoned Load left
+		if g.loading.Load() { // the Load's generation; without a running Load, nobody reads that generation
 			h.generations = append(h.generations, h.generations[0]+1)
 		}
 		byNumber[g.number] = h
@@ -100,7 +100,7 @@ type rewriting struct {
 }
 
 // rewrite writes all data in use in a span to a new file. It fails if it cannot read all of that
-// data; sets that another replica has do not matter.
+// data, apart from sets that another replica has.
 func (s *Store) rewrite(span pebble.KeyRange, loading *Group) (*rewriting, error) {
 	r := &rewriting{store: s, loading: loading, span: span, path: s.cfg.FS.PathJoin(s.cfg.Dir, rewrittenName), lost: map[uint32]*Group{}}
 	holders, err := s.holders()
@@ -155,7 +155,7 @@ func (r *rewriting) holder(kind byte, h holder) error {
 		h.generations = h.generations[1:]
 	} else if h.group != nil && mayHold(r.span.Start, r.span.End, h.number) {
 		if err := h.group.usable(); err != nil {
-			return err // the group's generation is unknown
+			return err // it is unknown which of the group's generations is in use
 		}
 	}
 	for _, generation := range h.generations {
