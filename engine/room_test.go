@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// rebuildsPerSegmentMax bounds the rebuilds of a segment: because it grows, is split, or gets an id
-// outside of its window.
+// rebuildsPerSegmentMax bounds the rebuilds of a segment. A segment is rebuilt when it grows, is
+// split, or gets an id outside of its window.
 const rebuildsPerSegmentMax = 40
 
 // In whatever order ids arrive, the number of rebuilds per segment does not grow with the number of

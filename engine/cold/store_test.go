@@ -273,7 +273,7 @@ func TestCloseBesideReleases(t *testing.T) {
 		for range 100 {
 			runtime.Gosched()
 		}
-		g.mu.Lock() // as Sweep and Pin do
+		g.mu.Lock() // Sweep and Pin also lock it while they use the store
 		held := g.mu.held
 		g.mu.Unlock()
 		done()

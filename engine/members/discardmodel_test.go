@@ -23,9 +23,10 @@ import (
 //     has reached.
 //  2. Each entry is refused, or judged as the other replica judges it, both the first time and in a
 //     replay.
-//  3. If there is only one damaged file, every set of a group that was readable before its removal
-//     is readable afterwards. With more damaged files, the removal of one may uncover damage in the
-//     next. A group gives up unreadable sets only if a Load began since the store was opened.
+//  3. If there is only one damaged file, each group whose sets were readable before the removal of
+//     the file has readable sets afterwards. With more damaged files, the removal of one may
+//     uncover damage in the next. A group gives up unreadable sets only if a Load began since the
+//     store was opened.
 //  4. A view that is read to its end suffices to build a replica, whatever happened meanwhile.
 //  5. Nothing is refused before there is damage.
 //  6. Once the unreadable groups are loaded from their other replicas, no call returns ErrDamaged

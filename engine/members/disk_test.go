@@ -75,12 +75,12 @@ func (d *disk) flush() {
 	}
 }
 
-// A lookup of an absent pair does not reach Pebble.
+// Few lookups of absent pairs reach Pebble.
 func TestLookupsUseFilters(t *testing.T) {
 	d := diskOf(t)
 	d.give(joins(20, 100)...)
 	d.compact()
-	if err := d.group.fillFilter(); err != nil { // large enough for all pairs
+	if err := d.group.fillFilter(); err != nil { // this filter is large enough for all pairs
 		t.Fatal(err)
 	}
 	hits := func(look func()) int64 {
@@ -137,8 +137,8 @@ func TestManyDeletedRows(t *testing.T) {
 	}
 }
 
-// When a group is opened, the store removes the leftovers of its crashed loads, but no data of
-// other groups.
+// When a group is opened, the store removes the leftovers of the group's crashed loads, but no data
+// of other groups.
 func TestLeftGenerations(t *testing.T) {
 	d := diskOf(t)
 	d.give(joins(2, 2)...)
@@ -267,7 +267,8 @@ func TestFirstFormIsRefused(t *testing.T) {
 	}
 }
 
-// All keys with a prefix are below the next prefix, and no key with another prefix is between them.
+// All keys with a prefix are below the next prefix, and no key with another prefix is between these
+// keys and the next prefix.
 func TestNextPrefix(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		key := func(of string) []byte {

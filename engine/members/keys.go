@@ -41,8 +41,8 @@ const (
 	keyBytes         = listBytes + 8 + stampBytes
 )
 
-// comparer orders keys by their bytes. It also defines the prefixes for Pebble's filters: that of a
-// pair's key ends after the member, and that of a list's key after the column.
+// comparer orders keys by their bytes. It also defines the prefixes for Pebble's filters: the
+// prefix of a pair's key ends after the member, and the prefix of a list's key after the column.
 var comparer = func() *pebble.Comparer {
 	c := *pebble.DefaultComparer
 	c.Name = "countd.members.1"

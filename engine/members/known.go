@@ -15,8 +15,8 @@ import (
 //
 // Invariant: knownPairs.now, if set, contains each pair of the group's generation that is on disk.
 // A commit adds its pairs to the filter and then writes them, while it holds knownPairs.mu. The
-// first filter of a group without pairs starts empty. Any other filter is filled in two steps:
-// first commits begin to add their pairs to the new filter too, then fillFilter adds the pairs on
+// first filter of a group without pairs starts empty. Any other filter is filled in two steps.
+// First, commits begin to add their pairs to the new filter too. Then fillFilter adds the pairs on
 // disk. A removed pair stays in the filter until the next filter replaces it.
 
 const (

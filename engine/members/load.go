@@ -178,8 +178,8 @@ func (l *Load) Switch(s State) error {
 }
 
 // replace commits a batch that contains the state of the loaded sets, and makes the group use these
-// sets. Meanwhile it blocks the removal of damaged files, which would keep the old sets instead of
-// the new ones.
+// sets. Meanwhile it blocks the removal of damaged files, because a removal would keep the old sets
+// instead of the new ones.
 func (l *Load) replace(batch *pebble.Batch) error {
 	g := l.group
 	g.store.writes.RLock()

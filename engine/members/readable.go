@@ -12,8 +12,8 @@ import (
 // If it cannot read one, it returns an ErrDamaged. A leader calls Readable before it proposes. So
 // it proposes no entry that it cannot apply, and Apply finds the blocks in the cache. Readable
 // skips data that is only in memory. Unless damage was found, it also skips pairs that the filter
-// reports absent. After damage, Apply may have no filter, and so read a damaged block even for
-// these. Readable may sort pairs. Any goroutine may call it.
+// reports absent. After damage, Apply may have no filter, and so read a damaged block even for such
+// pairs. Readable may sort pairs. Any goroutine may call it.
 func (g *Group) Readable(pairs []Pair, rows []uint64) error {
 	done, err := g.begin()
 	if err != nil {

@@ -47,8 +47,8 @@ const (
 	indexBytes = 16 << 10
 	// fileBytes is the size at which Pebble ends a file and begins the next.
 	fileBytes = 8 << 20
-	// memtables bounds the memtables, including those being flushed. As many flushed memtables may
-	// also stay in memory, because readers still use them or Pebble will reuse them.
+	// memtables bounds the memtables, including those being flushed. The same number of flushed
+	// memtables may also stay in memory, because readers still use them or Pebble will reuse them.
 	memtables = 2
 	// memtableMost bounds the size of a memtable. It is below Pebble's own limit.
 	memtableMost = 1 << 30

@@ -120,8 +120,8 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
-// parts returns the parts of a file to damage: all parts from first to n-1 or, in a short test,
-// every third.
+// parts returns the parts of a file to damage: all parts from 0 to n-1 or, in a short test, every
+// third of these, beginning with first.
 func parts(first, n int64) (all []int64) {
 	for part := int64(0); part < n; part++ {
 		if !testing.Short() || part%3 == first {
@@ -162,7 +162,7 @@ func damagedDiskOn(t *testing.T, fs vfs.FS, part int64) *damagedDisk {
 		d.to(d.groups[i], joins(101, 1)[100:]) // makes a compaction read the file
 	}
 	d.reopen(func() { flip(t, fs, d.store.cfg.Dir, part) })
-	for tries := 0; d.store.Stats().Damaged == 0; tries++ { // Pebble may have found it already
+	for tries := 0; d.store.Stats().Damaged == 0; tries++ { // Pebble may have found the damage already
 		if tries == 1000 {
 			t.Fatal("Pebble does not meet the damage")
 		}
