@@ -12,7 +12,7 @@ const (
 	// A segment is sealed again once it has 1/resealShare as many written rows as sealed ones.
 	resealShare = 8
 	// A segment melts once it has 1/meltShare as many written rows as sealed ones, because the
-	// hidden rows then take more memory than sealing saves.
+	// outdated sealed rows then take more memory than sealing saves.
 	meltShare = 2
 	// restMax bounds the number of checks that skip a segment after somebody wrote to it, it was
 	// not worth sealing, or it melted. The number doubles each time, so a segment with a write a
@@ -30,11 +30,11 @@ func (s *sealState) putOff() {
 
 // Seal checks the segments, beginning at the one that owns start, and seals the first one that is
 // due. A segment is due if isOld returns true for its range of ids, and nobody wrote to it between
-// the previous check and this one. If the segment is already sealed, enough of its rows must also
-// have been written; if these are too many, Seal melts it instead. rows is the number of rows that
-// Seal has packed. next is the start for the next call; more is false once all segments are
-// checked. Seal never seals the last segment, because new ids come to it. Calls must run
-// concurrently neither with each other nor with Freeze.
+// the previous check and this one. A sealed segment is due again only if enough of its rows were
+// written since it was sealed. If too many were, Seal melts the segment, even if it is not old.
+// rows is the number of rows that Seal has packed. next is the start for the next call; more is
+// false once all segments are checked. Seal never seals the last segment, because new ids come to
+// it. Calls must run concurrently neither with each other nor with Freeze.
 func (t *Table) Seal(start uint64, isOld func(first, last uint64) bool) (rows int, next uint64, more bool) {
 	f, next, more := t.sealable(start, isOld)
 	if f == nil {
@@ -100,7 +100,7 @@ func (s *segment) dueLocked(first uint64, isOld func(first, last uint64) bool) b
 	return false
 }
 
-// worthMelting reports whether the written rows take more memory than sealing saves.
+// worthMelting reports whether so many rows were written that the segment should melt.
 func (s *segment) worthMelting(packed *sealed) bool { return s.rows >= packed.rows/meltShare }
 
 // replaceSealed replaces f.s by a segment with the sealed rows packed. Rows that were written since

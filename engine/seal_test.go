@@ -281,7 +281,7 @@ func TestSealedRowsThatAreDeleted(t *testing.T) {
 	}
 }
 
-// Seal splits a segment with more rows than an array can hold before it seals the segment.
+// If a segment has more rows than an array can hold, Seal first splits the segment.
 func TestSealDividesSegments(t *testing.T) {
 	tab, ids := sealedTable(t, 25_000)
 	for i := range uint64(1500) {

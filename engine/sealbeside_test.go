@@ -110,8 +110,8 @@ func writesWhileSealing(t *testing.T, idOf func(*rand.Rand, int) uint64, seed ui
 	}
 }
 
-// widerTable returns a sealed table and its ids. All rows with ids from … last were deleted, so its
-// first segment now owns that range too.
+// widerTable returns a sealed table and its ids. All rows with ids between from and last were
+// deleted, so the table's first segment now owns that range too.
 func widerTable(t *testing.T) (tab *Table, ids []uint64, from, last uint64) {
 	t.Helper()
 	tab, ids = sealedTable(t, 25_000)
@@ -216,7 +216,7 @@ func TestSegmentsWiderThanTheirSealedRowsMelt(t *testing.T) {
 		mustApply(t, tab, Op{ID: from + 1 + 2*i, Kind: OpDelete})
 		mustApply(t, tab, Op{ID: ids[i+50], Kind: OpDelete})
 	}
-	func() { // reshape it: it drops rows of zeros that hide no sealed row
+	func() { // drop the rows of zeros that hide no sealed row
 		tab.mu.Lock()
 		defer tab.unlock()
 		tab.reshapeLocked(0, 1)
@@ -240,8 +240,8 @@ func TestSegmentsWiderThanTheirSealedRowsMelt(t *testing.T) {
 	}
 }
 
-// If splits divide sealed rows into several parts, Stats counts the rows once, even if other
-// segments are between the parts, until the last part is gone.
+// Splits divide sealed rows into several parts, with other segments between them. Stats counts the
+// rows once, until the last part is gone.
 func TestStatsOfDividedSealedRows(t *testing.T) {
 	tab, ids := sealedTable(t, 25_000)
 	whole := tab.Stats().SealedRows

@@ -155,7 +155,7 @@ func (s *sealed) long(bit uint, k uint8) (v uint64, next uint) {
 	return v, uint(r.At)
 }
 
-// Number implements Generation. No snapshot names a generation in memory.
+// Number implements Generation. The number is 0, because no snapshot names a generation in memory.
 func (s *sealed) Number() uint64 { return 0 }
 
 // Rows implements Generation.
@@ -237,6 +237,7 @@ func (s *sealed) check() error {
 	return nil
 }
 
-// Retain and Release implement Generation. The garbage collector frees sealed rows.
+// Retain and Release implement Generation. They do nothing, because the garbage collector frees
+// sealed rows.
 func (s *sealed) Retain()  {}
 func (s *sealed) Release() {}

@@ -119,7 +119,7 @@ func sealedReadsOf(b *testing.B, tab *Table, ids []uint64) {
 			at := 0
 			for range b.N {
 				tab.Get(ids[at%len(ids)]+f.plus, row)
-				at += 1 + int(row[1]>>62) // adds 1; the next read waits for row
+				at += 1 + int(row[1]>>62) // always adds 1, but makes the next read wait for row
 			}
 		})
 	}

@@ -68,7 +68,7 @@ func (x *Sealer) count(s *sealed, ids []uint64) (most int32) {
 // mix sorts the rows by bucket and remainder. count must have run before.
 func (x *Sealer) mix(s *sealed, ids []uint64) {
 	end := int32(0)
-	for i, n := range x.ends { // set it to the bucket's start; the next loop moves it to the end
+	for i, n := range x.ends { // set x.ends[i] to the bucket's start; the next loop moves it to the bucket's end
 		x.ends[i] = end
 		end += n
 	}

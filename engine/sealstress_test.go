@@ -35,7 +35,7 @@ func TestTiersBesideTheWriter(t *testing.T) {
 			}
 			tab.Watch(anyAge)
 			firsts, _ := tab.Watch(anyAge)
-			firsts = firsts[:min(max(len(firsts)-2, 0), 1+i%3)] // the others can be sealed
+			firsts = firsts[:min(max(len(firsts)-2, 0), 1+i%3)] // leave the other segments in memory, so that they can be sealed
 			if _, err := tab.Freeze(cold, firsts); err != nil {
 				t.Error(err)
 			}

@@ -9,8 +9,8 @@ import "sync/atomic"
 func (s *segment) openSeq()  { s.seq.Add(1) }
 func (s *segment) closeSeq() { s.seq.Add(1) }
 
-// insert stores a row that is absent. The row has a count other than zero or hides a cold row. If
-// it finds no room in either bucket, insert returns false and changes nothing.
+// insert stores a row that is absent. The row must have a count other than zero, or hide a cold
+// row. If it finds no room in either bucket, insert returns false and changes nothing.
 func (s *segment) insert(id uint64, row []int64) bool {
 	p := s.place(id)
 	slot := s.emptyIn(p.first)

@@ -17,7 +17,7 @@ func shapeOf(slots []slotID, first, last uint64) shape {
 
 // shapeFor returns the smallest shape for the given number of rows, in a segment that owns ids
 // first … last. The rows include that of id and those of slots. The shape is narrow if a narrow
-// window can cover these. It may have more than bucketsMax buckets.
+// window can cover the ids of these rows. It may have more than bucketsMax buckets.
 func shapeFor(rows int, slots []slotID, id, first, last uint64) shape {
 	low, high := id, id
 	for _, r := range slots {

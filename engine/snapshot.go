@@ -171,9 +171,9 @@ type collector struct {
 	page, cold, merged Page
 }
 
-// collect returns the rows in the array of a segment with ids from on. The segment must not change:
-// it must be a captured one or a copy. If zeros is set, the result includes rows whose first width
-// counts are zero.
+// collect returns the rows of a segment's array whose ids are at least from. The segment must not
+// change: it must be a captured one or a copy. If zeros is set, the result includes rows whose
+// first width counts are zero.
 func (c *collector) collect(s *segment, from uint64, width int, zeros bool) *Page {
 	c.slots = c.slots[:0]
 	s.each(func(slot int, id uint64) {

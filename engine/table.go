@@ -95,7 +95,7 @@ const pageRows = 32
 // GetMany fills dst with the rows of ids in their order, width counts per id. It reads each row as
 // it is at one moment, but different rows at different moments. The cache misses of different rows
 // overlap. If a row may be cold, GetMany does not fill it, but appends its index to cold. It
-// returns the longer slice, and allocates only for that.
+// returns cold, and allocates only if cold must grow.
 func (t *Table) GetMany(ids []uint64, width int, dst []int64, cold []int) []int {
 	var segs [pageRows]*segment
 	var places [pageRows]place
@@ -154,7 +154,8 @@ func (t *Table) unlock() {
 	t.mu.Unlock()
 }
 
-// spot is the position of an id's row, or its possible position if it is absent.
+// spot is the position of an id's row or, if there is no such row, the position that a new row
+// would get.
 type spot struct {
 	d *directory
 	i int

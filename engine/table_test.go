@@ -16,7 +16,7 @@ func TestEveryShapeOfIDs(t *testing.T) {
 	t.Parallel()
 	rows := 3*rowsMax + 500 // enough for several segments
 	if testing.Short() {
-		rows = 5000 // with one goroutine, the race detector finds nothing
+		rows = 5000 // the short tests run under the race detector, which finds nothing in one goroutine
 	}
 	for name, shape := range idShapes {
 		t.Run(name, func(t *testing.T) {

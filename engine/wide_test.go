@@ -47,7 +47,7 @@ func TestWideCellsThatAreGoneTakeNoMemory(t *testing.T) {
 	t.Run("is divided", func(t *testing.T) {
 		tab, ids := filled(t, 5000)
 		widen(t, tab, ids)
-		for id := ids[0] + 1; tab.Stats().Segments < 3; id += 2 { // the last one is for new ids
+		for id := ids[0] + 1; tab.Stats().Segments < 3; id += 2 { // the last of the 3 segments is for new ids
 			mustApply(t, tab, Op{ID: id, Kind: OpSet, Cells: []Cell{{0, 1}}})
 		}
 		narrow(t, tab)

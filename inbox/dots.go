@@ -8,14 +8,14 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// Dot is a dot as all users share it.
+// Dot is the state of a dot that all users share.
 type Dot struct {
 	Name     string
 	Fired    int64
 	NewUsers bool // users who have never cleared the dot see it
 }
 
-// Dots returns all dots by name.
+// Dots returns all dots, sorted by name.
 func (n *Numbers) Dots(opt *shard.ReadOptions) ([]Dot, error) {
 	view, err := n.board(opt)
 	if err != nil {
@@ -56,8 +56,8 @@ func (n *Numbers) Shows(dot string, user uint64, opt *shard.ReadOptions) (bool, 
 }
 
 // ClearDot hides a dot from a user until the dot is fired again. It returns whether the user sees
-// the dot after the call, which is possible only for a repeated request. It creates a missing dot,
-// so that the user does not see the dot before it is fired.
+// the dot after the call; only a repeated request can return true. If the dot does not exist,
+// ClearDot creates it, so that the user does not see the dot before it is fired.
 func (n *Numbers) ClearDot(dot string, user uint64, w *shard.Write) (shows bool, err error) {
 	view, made, err := n.boardWith(unread.MakeDot, dot, w)
 	if err != nil {

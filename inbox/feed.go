@@ -177,7 +177,7 @@ func (n *Numbers) changeFeed(kind feed.OpKind, user uint64, authors []uint64, w 
 	return n.feedAfter(user, w)
 }
 
-// postsOf returns the number of posts of each author that the op marks as seen.
+// postsOf returns, for each author, how many posts the op marks as seen.
 type postsOf func(authors []uint64, opt *shard.ReadOptions) ([]int64, error)
 
 // writeFeed proposes op, a change of a user's feed, with the numbers of posts that read returns. A

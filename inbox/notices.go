@@ -9,14 +9,14 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// Channel is a channel of notices as all users share it.
+// Channel is the state of a channel that all users share.
 type Channel struct {
 	Name      string
 	Latest    int64 // number of the last notice; 0 if none was ever published
 	Retracted int64
 }
 
-// Channels returns all channels by name.
+// Channels returns all channels, sorted by name.
 func (n *Numbers) Channels(opt *shard.ReadOptions) ([]Channel, error) {
 	view, err := n.board(opt)
 	if err != nil {

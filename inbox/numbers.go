@@ -137,9 +137,9 @@ func (n *Numbers) writeBoard(w *shard.Write, op *unread.BoardOp) (value int64, e
 }
 
 // boardWith returns a board that includes every write acknowledged before the call. If the board
-// has no channel or dot with the given name, boardWith first creates it by an op of the kind
-// creates. It then returns the token of this write. The write has no identity, because repeating it
-// changes nothing.
+// has no channel or dot with the given name, boardWith first creates it by an op of the kind in the
+// argument creates. It then returns the token of this write. The write has no identity, because
+// repeating it changes nothing.
 func (n *Numbers) boardWith(creates unread.BoardOpKind, name string, of *shard.Write) (*unread.BoardView, shard.Token, error) {
 	view, err := n.board(now(of))
 	if err != nil {

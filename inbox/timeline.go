@@ -143,7 +143,7 @@ func (q *TimelineQuery) ParseCursor(text []byte) bool {
 	return q.HasAfter
 }
 
-// AppendCursor appends the cursor of the page after a post.
+// AppendCursor appends the cursor of the page that begins after the post last.
 func AppendCursor(dst []byte, last counters.Post) []byte {
 	return strconv.AppendUint(append(strconv.AppendUint(dst, last.ID, 10), '.'), last.Author, 10)
 }

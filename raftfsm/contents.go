@@ -40,9 +40,8 @@ type Contents interface {
 	// Dispose releases data on disk. It is the last call.
 	Dispose()
 	// Split copies the contents to the parts, which are empty contents of the same kind. It may
-	// wait for the disk. It calls s.Withdraw before it changes data that reads of the shard use. The
-	// first part uses the Places of this shard and later replaces it. A kind whose keyspaces always
-	// have one shard returns ErrUndivided.
+	// wait for the disk. The first part uses the Places of this shard, and later replaces this
+	// shard. A kind whose keyspaces always have one shard returns ErrUndivided.
 	Split(s *Split, parts []Contents) error
 }
 

@@ -185,8 +185,8 @@ func (l *Listener) enter(raw net.Conn) *list.Element {
 	}
 }
 
-// tryEnter is like enter, but does not wait. If enter would wait, it returns after which time the
-// caller should try again at the latest.
+// tryEnter is like enter, but does not wait. If enter would wait, it returns the longest time that
+// the caller should wait before it tries again.
 func (l *Listener) tryEnter(raw net.Conn) (place *list.Element, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -88,8 +88,8 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// expiries exports the time until each certificate expires. If a file repeats a certificate, it
-// exports it only once.
+// expiries exports the time until each certificate expires. It exports a certificate that a file
+// repeats only once.
 func (m *Metrics) expiries(out chan<- prometheus.Metric, setting string, all ...*x509.Certificate) {
 	seen := map[string]bool{}
 	for _, c := range all {

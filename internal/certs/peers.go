@@ -122,7 +122,7 @@ func verify(set *Set, chain []*x509.Certificate) error {
 }
 
 // checkName returns an error unless a certificate carries the name in p.cfg.Name or, if that is "",
-// the name node.
+// the name in the argument node.
 func (p *Peers) checkName(leaf *x509.Certificate, node string) error {
 	want := node
 	if p.cfg.Name != "" {
@@ -187,8 +187,8 @@ func (p *Peers) welcome(conn *peerConn) error {
 }
 
 // Dial connects to the address and returns once the node there has accepted this node's
-// certificate. The certificate of that node must carry the name node or, if node is "", the host of
-// the address.
+// certificate. The certificate of that node must carry the name in the argument node or, if that is
+// "", the host of the address.
 func (p *Peers) Dial(ctx context.Context, addr, node string) (net.Conn, error) {
 	raw, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {

@@ -18,8 +18,9 @@ import (
 )
 
 const (
-	// pollEvery is how often the files are read. Sizes and times alone would not show every change:
-	// a link may point to another file, or a new file may have the same size and time.
+	// pollEvery is how often the files are read. Each poll reads the whole files, because sizes and
+	// times do not show every change: a link may point to another file, or a new file may have the
+	// same size and time.
 	pollEvery = 2 * time.Second
 	// fileBytesMax bounds a file. It is enough for hundreds of authorities.
 	fileBytesMax = 1 << 20
@@ -171,7 +172,7 @@ func (s *Source) Reload() error {
 		s.refused.Store(nil)
 		return nil
 	}
-	s.mu.failed = [sha256.Size]byte{} // so that loadLocked reports it again to whoever requested the reload
+	s.mu.failed = [sha256.Size]byte{} // so that loadLocked logs the same failure again, for whoever requested the reload
 	return s.loadLocked(contents, sum, err)
 }
 

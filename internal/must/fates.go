@@ -91,8 +91,8 @@ func (f *Fates) callOne(t *testing.T, call Call) {
 	}
 }
 
-// GoOn waits until more than callers further calls are answered, so that at least one of them began
-// after GoOn.
+// GoOn waits until more further calls are answered than there are callers, so that at least one of
+// these calls began after GoOn.
 func (f *Fates) GoOn(t *testing.T) {
 	t.Helper()
 	before := f.Answered.Load()

@@ -210,8 +210,8 @@ func (s *Server) Rows() int {
 	return n
 }
 
-// OneProducer is a parameter change for New. It makes each shard remember only one producer, which
-// ForgetProducers needs.
+// OneProducer is a parameter change for New. It makes each shard remember only one producer, as
+// ForgetProducers requires.
 func OneProducer(c *shard.Config) {
 	c.Limits = shard.LimitsDefault
 	c.Limits.ProducersMax = 1

@@ -20,7 +20,8 @@ type Server struct {
 	dir  string              // working directory; "" for the test's
 	as   *syscall.Credential // user that runs the server; nil for the test's
 	stop syscall.Signal      // signal that ends the server and its children at once; 0 for SIGKILL
-	// ready reports whether a server that accepts connections can serve. If ready is nil, it can.
+	// ready reports whether a server that accepts connections can serve. If ready is nil, every
+	// such server can.
 	ready func() bool
 	live  *process
 	log   Buffer

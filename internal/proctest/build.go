@@ -94,8 +94,8 @@ func Build(t testing.TB, name string) (path string) {
 
 // Note makes go test run the test again if the sources of a program or logStoreEnv have changed.
 // For this, Note opens the sources and reads the variable: go test reuses a cached result unless a
-// file or variable changed that the test itself used. For a directory, all its files count. Files
-// that only go build or TestMain reads do not count.
+// file or variable that the test itself used has changed. For a directory, all its files count.
+// Files that only go build or TestMain reads do not count.
 func Note(t testing.TB, sources ...string) {
 	t.Helper()
 	_ = os.Getenv(logStoreEnv)

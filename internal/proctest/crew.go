@@ -11,7 +11,7 @@ import (
 // test does.
 type crew struct {
 	t       testing.TB
-	ctx     context.Context // ends with the test, which aborts requests
+	ctx     context.Context // ends with the test; its end aborts the requests
 	calm    context.Context // ends with Stop or a failure; after it, no request begins
 	stop    context.CancelCauseFunc
 	workers sync.WaitGroup

@@ -16,11 +16,11 @@ import (
 
 const (
 	historyColumn   = "view"
-	opsOfIDMax      = 200 // number of ops after which another id replaces an id, because the cost of the check grows faster than the history
+	opsOfIDMax      = 200 // number of ops after which clients stop using an id, because the cost of the check grows faster than the history
 	unknownsOfIDMax = 4   // bound on ops of unknown outcome, because the check tries each of them at every later time
 	checkTimeout    = 20 * time.Second
 	boundedBy       = time.Second // default of max_staleness
-	outsider        = 99          // client number in pictures for the test, which calls Read
+	outsider        = 99          // the test's own client number in pictures, for its calls of Read
 )
 
 // History records the requests and answers of several clients. The clients read and write a few
@@ -231,7 +231,8 @@ func (h *History) check() {
 	h.t.Logf("history: %d operations on %d ids: %v", all, len(h.mu.counts), h.mu.answers)
 }
 
-// picture draws a history that check refused to a file, and returns the path.
+// picture draws a history that failed the check. It writes the picture to a file and returns the
+// path.
 func (h *History) picture(id uint64, info porcupine.LinearizationInfo) string {
 	path := filepath.Join(h.t.ArtifactDir(), fmt.Sprintf("history-%d.html", id))
 	if err := porcupine.VisualizePath(countModel, info, path); err != nil {

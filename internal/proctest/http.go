@@ -15,9 +15,9 @@ import (
 
 const callTimeout = 15 * time.Second
 
-// Call sends one request with a JSON body, or none if body is nil, and decodes the JSON answer into
-// answer if that is not nil. It returns the status. If no complete answer arrives, it returns an
-// error, and the request may have been applied.
+// Call sends one request with body as JSON, or without a body if body is nil. It decodes the JSON
+// answer into answer if answer is not nil. It returns the status. If no complete answer arrives, it
+// returns an error, and the request may have been applied.
 func (n *Node) Call(method, path string, body, answer any) (int, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()

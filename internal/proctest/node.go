@@ -169,8 +169,9 @@ func (n *Node) StartReady() {
 	}
 }
 
-// WaitReady waits until the node can serve, even if it is drained. It returns false if this takes
-// longer than timeout or the process ends. If the process has ended, code is its exit code.
+// WaitReady waits until the node can serve. A drained node counts as ready. It returns false if
+// this takes longer than timeout or the process ends. If the process has ended, code is its exit
+// code.
 func (n *Node) WaitReady(timeout time.Duration) (ready bool, code int) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)

@@ -23,7 +23,8 @@ const (
 //
 // vfs.OnDiskFull is not enough: it tries a call only twice, and does not recognise a user's quota
 // (EDQUOT). Wait never repeats a sync, because the system may have dropped the data that it could
-// not write. It need not, because a full file system refuses the write before the sync.
+// not write. A repeat is not needed either, because a full file system refuses the write before the
+// sync.
 type Wait struct {
 	Dir     string // a directory on the disk whose free space is checked
 	What    string // what the files contain, for the log

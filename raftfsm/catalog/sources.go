@@ -39,10 +39,10 @@ type Source struct {
 	Name    string          `json:"name"`
 	Config  json.RawMessage `json:"config"` // an object
 	Paused  bool            `json:"paused,omitempty"`
-	// Changing means that not an operator but a change of the source has paused it. The change
-	// resumes the source at its end.
+	// Changing means that not an operator but a change of the source has paused it. When the change
+	// ends, the source resumes.
 	Changing   bool                 `json:"changing,omitempty"`
-	Partitions map[uint32]Partition `json:"partitions,omitempty"` // the partitions that were ever read or in which an operator seeked
+	Partitions map[uint32]Partition `json:"partitions,omitempty"` // the partitions that a reader has read, or whose position an operator has set
 	// LastRejected is nil while the partitions have rejected nothing.
 	LastRejected *Rejection `json:"last_rejected,omitempty"`
 }
@@ -123,7 +123,8 @@ func (v *View) SourceDeleted(cluster uint32, number uint64) bool {
 	return !there && uint32(number>>32) == cluster && uint32(number) <= v.LastSource
 }
 
-// PutSourceEntry creates a source, or replaces the configuration of the source with Version.
+// PutSourceEntry creates a source, or replaces the configuration of a source that still has
+// Version.
 type PutSourceEntry struct {
 	Name    string          `json:"name"`
 	Config  json.RawMessage `json:"config"`
