@@ -13,13 +13,13 @@ import (
 )
 
 // PostsKeyspace is the keyspace whose first column, "posts", counts the posts of an author. That
-// column never changes.
+// column cannot be dropped, so it keeps its number.
 const PostsKeyspace = "users"
 
 const postsWidth = 1
 
-// postsPageMax bounds the counts of posts in one read. A call to another node has the same bound,
-// and one node may hold all these rows.
+// postsPageMax bounds the counts of posts in one read. It is below raftfsm.ReadKeysMax, the bound
+// of a call to another node, because one node may hold all these rows.
 const postsPageMax = 8192
 
 // FolloweeUnread is the number of unread posts of one followee.
@@ -184,8 +184,8 @@ type postsOf func(authors []uint64, opt *shard.ReadOptions) ([]int64, error)
 // caller that has read the feed must set op.Since. The comment of feed.Op explains why seen posts
 // stay seen.
 //
-// If another op was applied between the read and this op, the shard stores the higher of the two
-// counts for each followee. That would hide new posts of an author who removed posts meanwhile. So
+// If another op set the feed's posts after op.Since, the shard stores the higher of the two counts
+// for each followee. That would hide new posts of an author who removed posts meanwhile. So
 // writeFeed reads the posts and proposes them again. The second proposal needs no identity: it has
 // the same effect as a new request, and a repeated request does not make a second proposal.
 func (n *Numbers) writeFeed(op feed.Op, authors []uint64, read postsOf, w *shard.Write) error {

@@ -22,7 +22,7 @@ type turns struct {
 	posts    map[uint64]int64
 	now      int               // the number of changes of posts
 	followed map[uint64]uint64 // followee → index of the entry by which the user began to follow
-	seen     map[uint64]int    // followee → the value of now when the latest acknowledged call that marked the posts as seen read them
+	seen     map[uint64]int    // followee → the value of now when the followee's posts were read for the latest acknowledged call that marked them as seen
 
 	current *device
 }

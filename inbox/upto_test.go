@@ -90,7 +90,7 @@ func TestResetUpToLeavesWhatIsNewer(t *testing.T) {
 					add(a, -1)
 				}
 			},
-			"count": func(t *rapid.T) { // adds 1 to the number of posts without a post in the outbox
+			"count": func(t *rapid.T) { // adds 1 to the number of posts, but no post to the outbox
 				a := author.Draw(t, "author")
 				w := &shard.Write{Ops: counters.Ops{{ID: a, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}}}, Deadline: soon()}
 				if err := node.Write(node.Keyspace(PostsKeyspace), w); err != nil {

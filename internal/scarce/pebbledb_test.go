@@ -14,7 +14,7 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// stackError prints a stack if it is formatted, but not in Error, like errors of Pebble.
+// stackError is like Pebble's errors: fmt prints it with a stack, but its Error returns none.
 type stackError struct{}
 
 func (stackError) Error() string { return "checksum mismatch" }

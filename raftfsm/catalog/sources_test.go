@@ -317,8 +317,8 @@ func TestMeantFrom(t *testing.T) {
 	}
 }
 
-// A source that is created paused is Changing: the change that creates it later resumes it. If an
-// operator pauses it meanwhile, the source stays paused.
+// A source that is created paused is Changing: the change that has created it resumes it later. If
+// an operator pauses it meanwhile, the source stays paused.
 func TestSourceIsMadePaused(t *testing.T) {
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", ClusterVersionMax), ""))

@@ -24,7 +24,7 @@ type Carried struct {
 	out    []byte // framed sections that were not read yet
 	buf    []byte
 	part   coldPart
-	blocks *cold.Generation // generation of part, or nil; block next is to be framed next
+	blocks *cold.Generation // generation of part, or nil; next is the number of its first block that was not framed yet
 	next   int
 	ended  bool
 

@@ -19,7 +19,7 @@ func TestCarriedRowsBesideSealedOnes(t *testing.T) {
 	}
 	a.fsm.Apply(codectest.Command(1, entryOf(0, ops)))
 	ops = nil
-	for key := uint64(0); key < 60_000; key += 100 { // the rest of a segment fits one section
+	for key := uint64(0); key < 60_000; key += 100 { // delete enough rows of each segment that the others fit in one section
 		ops = append(ops, engine.Op{ID: key << 20, Kind: engine.OpDelete})
 	}
 	a.fsm.Apply(codectest.Command(2, entryOf(0, ops)))

@@ -231,7 +231,7 @@ func (r *coldReplica) sealAll() {
 	}
 }
 
-// carried returns its newest snapshot as the stream that the replica would send to a follower.
+// carried returns the newest snapshot as the stream that the replica would send to a follower.
 func (r *coldReplica) carried() []byte {
 	r.t.Helper()
 	c, err := CarryBlocks(bytes.NewReader(r.snapshots[r.newest]), r.rows, nil)
@@ -400,7 +400,7 @@ func TestSnapshotsOfColdRows(t *testing.T) {
 	t.Parallel()
 	a := partlyColdReplica(t, 25_000)
 	named, carried, want := a.snapshots[a.newest], a.carried(), a.fsm.State()
-	if len(carried) < len(named)+2*25_000 { // both have the hot lists
+	if len(carried) < len(named)+2*25_000 { // besides the rows, both contain the hot lists
 		t.Errorf("a snapshot of %d bytes that names, of %d that carries", len(named), len(carried))
 	}
 	t.Run("carried to one that keeps cold rows", func(t *testing.T) {

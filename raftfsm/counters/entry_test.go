@@ -148,7 +148,7 @@ func TestApplyAllocates(t *testing.T) {
 		width int
 		most  float64
 	}{
-		{"want none", 0, 3}, // responses, the Result, a batch of one
+		{"want none", 0, 3}, // allocations for the responses, the Result and a batch of one entry
 		{"want rows", 4, 4}, // also the rows
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -106,10 +106,10 @@ func add(id uint64, column uint8, delta int64) engine.Op {
 	return engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: column, Value: delta}}}
 }
 
-// newCounters returns a new state machine. When the test ends, its whole table is checked. self is
-// a set of kinds with only the kind of this package. Nobody changes it.
+// self is a set of kinds with only the kind of this package. Nobody changes it.
 var self = raftfsm.Kinds{Kind{}}
 
+// newCounters returns a new state machine. When the test ends, its whole table is checked.
 func newCounters(t testing.TB) *Machine {
 	c := New(raftfsm.Places{})
 	t.Cleanup(func() {

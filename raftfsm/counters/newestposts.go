@@ -106,8 +106,7 @@ func newestPost(body []byte, highest uint64) (id uint64, found bool) {
 	return c.ID, found
 }
 
-// AddPost adds one post, and reports whether it entered the heap, because it is among the newest so
-// far.
+// AddPost adds one post if it is among the newest so far, and reports whether it is.
 func (n *newestPosts) AddPost(p foundPost) bool {
 	if len(n.heap) < n.limit {
 		n.heap = append(n.heap, p)
@@ -139,7 +138,7 @@ func (n *newestPosts) Posts() []foundPost {
 
 // walk adds the other posts of an outbox, newest first, until one is not among the newest.
 func (n *newestPosts) walk(a *addedOutbox) {
-	if n.heap[0].before(a.newest) { // not in the heap any more
+	if n.heap[0].before(a.newest) { // a.newest is not in the heap any more
 		return
 	}
 	var c outboxCursor

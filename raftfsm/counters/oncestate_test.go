@@ -83,7 +83,7 @@ func TestOnceBytesAreGolden(t *testing.T) {
 		summed(judged("judged", now-minutes(15)), 1), summed(judged("judged", now+minutes(30)), 1),
 	} {
 		requests := []sums{r}
-		if len(r.deltas) == 1 && r.deltas[0] > 1 { // so that the count rises by 1
+		if len(r.deltas) == 1 && r.deltas[0] > 1 { // add a second request, so that the count rises by 1
 			requests = append(requests, summed(dedup.RequestID{}, 1))
 		}
 		if o := h.entry(now+int64(i), requests...); o[0] != dedup.Applied {

@@ -49,7 +49,7 @@ var opNames = [...]string{
 func (k opKind) String() string { return fmt.Sprintf("op %d (%s)", uint8(k), opNames[k]) }
 
 // Ops are ops on rows and on sets of members. They implement raftfsm.Ops. Shards of unread numbers
-// use Ops too: ops on counts have the same encoding there. Only they have takes.
+// use Ops too: ops on counts have the same encoding there. Only those shards have takes.
 type Ops []engine.Op
 
 func (o Ops) Len() int         { return len(o) }

@@ -181,7 +181,7 @@ func (r *outboxReplica) onDisk(authors map[uint64]*modelAuthor) (spilled []uint6
 }
 
 // behind returns those of the spilled outboxes that stay on disk after an entry with the ops acts,
-// because none of these may change them. Ops on counts change no outbox, except OpDelete.
+// because no op of the entry may change them. Ops on counts change no outbox, except OpDelete.
 func behind(spilled []uint64, acts []outboxAct) []uint64 {
 	left := slices.Clone(spilled)
 	for i := range acts {
@@ -426,7 +426,7 @@ func TestOutboxesEqualModel(t *testing.T) {
 					t.Fatalf("the page %+v is %v, want the first of %v", q, got, all)
 				}
 			},
-			"snapshot": func(t *rapid.T) { // which is persisted only after later writes
+			"snapshot": func(t *rapid.T) { // take a snapshot, and persist it only after later writes
 				r := which.Draw(t, "replica")
 				at := codectest.Persisted(t, plain)
 				snapshot, err := r.Snapshot()

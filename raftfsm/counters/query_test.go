@@ -82,9 +82,9 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// After Join, a query has no reference to a replica that answered it, even if another shard could
-// not be read, so it can be kept for other reads. If the read failed, Join does not read the
-// outboxes of the replicas.
+// After Join, a query refers to none of the replicas that answered it, even if another shard could
+// not be read. So callers can keep the query for other reads. If the read failed, Join does not
+// read the outboxes of the replicas.
 func TestPostsKeepNoReplica(t *testing.T) {
 	c := New(raftfsm.Places{})
 	defer c.Close()

@@ -122,10 +122,10 @@ func (q *PostsQuery) of(p *raftfsm.Part) selection {
 	return s
 }
 
-// Answer implements Query. If p has At and disk is false, it only records the replica: Join then
-// merges the posts of all shards, and reads only those outboxes on disk that the merged page needs.
-// Otherwise it sets Words to the number of posts; then for each post its id and the index of its
-// author in the keys.
+// Answer implements Query. If p.At is not nil and disk is false, it only records the replica: Join
+// then merges the posts of all shards, and reads only those outboxes on disk that the merged page
+// needs. Otherwise it sets Words to the number of posts; then for each post its id and the index of
+// its author in the keys.
 func (q *PostsQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, deadline time.Time) error {
 	c, is := m.(*Machine)
 	if !is {

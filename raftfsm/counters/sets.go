@@ -32,10 +32,10 @@ type sets struct {
 // setSplitter splits the sets of members on disk, which may be ahead of snapshots (R7 of
 // shard/GROWTH.md). Package engine/members does not implement it yet.
 type setSplitter interface {
-	// Split removes all pairs but those of part 0 from the group, whose state is at. It stores the
-	// pairs of the other parts until the parts adopt them with their first entries. It returns the
-	// state of each part; the index in the state of part 0 is s.Index. After a restart, a replay of
-	// the entry must return the same states.
+	// Split removes all pairs but those of part 0 from the group. The group's state is given in at.
+	// It stores the pairs of the other parts until the parts adopt them with their first entries.
+	// It returns the state of each part; the index in the state of part 0 is s.Index. After a
+	// restart, a replay of the entry must return the same states.
 	Split(s *raftfsm.Split, at members.State) ([]members.State, error)
 }
 

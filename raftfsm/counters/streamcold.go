@@ -220,7 +220,7 @@ func (l *loading) loadCarried(s *codec.StreamReader, payload []byte) error {
 		return l.loadPage()
 	}
 	if !l.carried {
-		l.carried, l.above = true, l.table.Cut(l.part.first) // a segment without hot rows
+		l.carried, l.above = true, l.table.Cut(l.part.first) // begin a segment without hot rows
 	}
 	if err := rows.LoadPage(l.table, &l.page); err != nil {
 		return err

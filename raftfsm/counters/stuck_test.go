@@ -107,5 +107,5 @@ func TestClosedReplicaKeepsNothing(t *testing.T) {
 	if rows, err := freezeAll(a.fsm, old); rows != 0 || err != nil {
 		t.Errorf("%d rows were written: %v", rows, err)
 	}
-	a.fsm = New(raftfsm.Places{}) // its table can be checked at the end
+	a.fsm = New(raftfsm.Places{}) // the check at the end of the test needs a table that it can read
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/countd/countd/engine/cold"
 )
 
-// freezeSegmentsMax is the largest number of segments, of about 160,000 rows, that are written with
-// one sync. During the write, these rows are in memory twice.
+// freezeSegmentsMax is the largest number of segments that are written with one sync. Together they
+// have about 160,000 rows. During the write, these rows are in memory twice.
 const freezeSegmentsMax = 16
 
 // Idle is a list of segments that may be moved to disk, in ascending order of keys.
@@ -45,7 +45,7 @@ func (c *Machine) Watch(isOld func(first, last uint64) bool) *Idle {
 	defer c.tiering.Unlock()
 	i := &Idle{table: c.Table()}
 	if c.places.Cold != nil && !c.closed {
-		// If somebody writes a lower key between these two calls, Watch does not return its
+		// If somebody writes a lower key between these two calls, Watch does not return that key's
 		// segment.
 		i.least = i.table.Least()
 		i.firsts, i.due = i.table.Watch(above(i.least, isOld))
@@ -92,7 +92,7 @@ func (c *Machine) FreezeSome(idle *Idle, segments int) (rows int, err error) {
 	return rows, damaged
 }
 
-// freeze moves the rows of the segments to disk, either of all or of none.
+// freeze moves the rows of the segments to disk, either all of them or none.
 func (c *Machine) freeze(table *engine.Table, firsts []uint64) (rows int, err error) {
 	to := writes{Cold: c.places.Cold}
 	if rows, err = table.Freeze(&to, firsts); to.failed {
