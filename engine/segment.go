@@ -199,7 +199,7 @@ func (s *segment) readAt(p place, dst []int64) bool {
 		if s.seq.Load() == seq && seq&1 == 0 {
 			return slot >= 0
 		}
-		if spins%64 == 0 { // the writer was descheduled while seq is odd
+		if spins%64 == 0 { // the writer was probably descheduled while seq was odd
 			runtime.Gosched()
 		}
 	}

@@ -72,7 +72,7 @@ func (t *Timelines) changeGroup(op feed.Op, w *shard.Write) (size int64, err err
 		return w.Rows[0], nil
 	}
 	// For a repeated request, the result of the write is the number of all the user's followees. So
-	// read the number of the group.
+	// read the group's number of followees.
 	groups, err := t.Groups(op.User, &shard.ReadOptions{Consistency: shard.Stale, Token: w.Token, Deadline: w.Deadline})
 	if err != nil {
 		return 0, fmt.Errorf("%w: it was applied, and the group could not be read: %w", errs.ErrOutcomeUnknown, err)

@@ -86,10 +86,10 @@ func standing(c *unread.Channel, row []int64, since Stand) Notices {
 }
 
 // ReadNotices moves a user's cursor in a channel up to notice *upTo, or to the latest notice if
-// upTo is nil. It never moves the cursor past the latest notice, or back. If since is not nil and
-// the user has no cursor, it creates a cursor as if the user had read up to notice *since. If the
-// channel is missing, it creates the channel, so that the user has a position before the channel's
-// first notice.
+// upTo and since are nil. It never moves the cursor past the latest notice, or back. If since is
+// not nil, upTo must be nil. ReadNotices then only creates a cursor for a user who has none, as if
+// the user had read up to notice *since. If the channel is missing, it creates the channel, so that
+// the user has a position before the channel's first notice.
 func (n *Numbers) ReadNotices(channel string, user uint64, upTo, since *int64, w *shard.Write) (Notices, error) {
 	if upTo != nil && since != nil {
 		return Notices{}, &errs.ArgumentError{Field: "since", Problem: "a read goes up to a notice or begins behind one, not both"}

@@ -95,7 +95,7 @@ func (t *Timelines) keyspace(name, kind string) (*shard.Keyspace, error) {
 	return ks, nil
 }
 
-// readFeed answers a query of a user's feed.
+// readFeed runs a query on a user's feed.
 func (t *Timelines) readFeed(q raftfsm.Query, user uint64, opt *shard.ReadOptions) error {
 	ks, err := t.keyspace(kinds.KeyspaceFeed, kinds.Feed)
 	if err != nil {
@@ -120,7 +120,7 @@ func (t *Timelines) Outbox(author, afterID uint64, hasAfter bool, limit int, opt
 type TimelineQuery struct {
 	User  uint64
 	Group string // if not "", only the followees in this group
-	Limit int    // 1 to LimitMax
+	Limit int    // 1 to TimelinePostsMax
 	// After is the last post of the previous page, if HasAfter is set.
 	After    counters.Post
 	HasAfter bool

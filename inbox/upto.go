@@ -28,14 +28,14 @@ type tally struct {
 	ids          uint64 // hash of the ids of the newer posts
 }
 
-// postsUpTo returns the number of posts of each author, without posts in the outbox with ids above
-// upTo. authors must be ascending, and opt linearizable.
+// postsUpTo returns the number of posts of each author, not counting the posts in the outbox with
+// ids above upTo. authors must be ascending, and opt linearizable.
 //
-// It reads posts and outboxes separately, and reads everything twice. If the two reads of an author
-// differ, it reads that author again. Two equal reads of an author show the state of one moment,
-// with one exception: the author may publish, remove and publish the same post during the reads.
-// The unread number of that author is then wrong by one until the next reset. A version in each
-// outbox would prevent that, but would take memory for every author. A read of posts and outboxes
+// It reads the numbers of posts and the outboxes separately, and reads everything twice. If the two
+// reads of an author differ, it reads that author again. Two equal reads of an author show the
+// state of one moment, with one exception: the author may publish, remove and publish the same post
+// during the reads. The unread number of that author is then wrong by one until the next reset. A
+// version in each outbox would prevent that, but would take memory for every author. A read of both
 // under one lock would also prevent it, but would need one more kind of read between nodes.
 func (n *Numbers) postsUpTo(authors []uint64, upTo uint64, opt *shard.ReadOptions) ([]int64, error) {
 	seen, authors := make([]int64, len(authors)), slices.Clone(authors)

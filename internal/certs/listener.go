@@ -59,8 +59,9 @@ func plainRedis([5]byte) []byte {
 }
 
 // Listener returns connections whose handshake has succeeded. One goroutine accepts connections.
-// Each handshake has a goroutine, which ends within the sum of handshakeTimeout and lingerTime.
-// Close ends all goroutines and waits for them.
+// Each handshake has a goroutine. If the handshake fails, the goroutine ends within the sum of
+// handshakeTimeout and lingerTime; otherwise it passes the connection to Accept. Close ends all
+// goroutines and waits for them.
 type Listener struct {
 	net.Listener
 	protocol Protocol

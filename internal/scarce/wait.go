@@ -36,7 +36,8 @@ type Wait struct {
 // Over returns a file system that calls fs, with waits.
 func (w Wait) Over(fs vfs.FS) vfs.FS { return &waitingFS{fs, w} }
 
-// retry calls try until it succeeds or fails with an error for which Is returns false.
+// retry calls try until it succeeds, it fails with an error for which Is returns false, or Closing
+// is closed. Before Started, it calls try only once.
 func (fs *waitingFS) retry(try func() error) error {
 	w := &fs.wait
 	err := try()

@@ -45,7 +45,7 @@ type missingOutbox struct {
 	last  uint64 // if added is -1, the argument last of AddSummary
 }
 
-// Reset removes all posts. limit must be above 0.
+// Reset removes all posts. limit must be above 0 if posts are added afterwards.
 func (n *newestPosts) Reset(limit int) {
 	clear(n.added) // let the garbage collector free the bodies
 	clear(n.below)
@@ -62,7 +62,8 @@ func (n *newestPosts) Add(author int, body []byte, last uint64) {
 }
 
 // AddSummary is like Add, but for an outbox on disk. mark is the mark of the outbox, and summary
-// the result of appendOutboxSummary. Neither may change until Posts returns.
+// the result of appendOutboxSummary. Neither may change until Posts returns. If the newest post of
+// the outbox is above last, Missing returns the outbox.
 func (n *newestPosts) AddSummary(author int, mark, summary []byte, last uint64) {
 	p := foundPost{ID: binary.LittleEndian.Uint64(summary), Author: author}
 	if p.ID > last {

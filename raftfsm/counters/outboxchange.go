@@ -140,8 +140,8 @@ func (c *outboxChange) appendNewest(op *PostOp, key uint64, body []byte, now int
 	if op.ID <= newest || posts >= op.Limits.Posts {
 		return false
 	}
-	// If the oldest post has a time and does not expire, no post expires. If the oldest post has no
-	// time, a newer post may expire.
+	// If the oldest post has a time and does not expire, no post expires. Otherwise some post may
+	// expire.
 	if l := &op.Limits; l.Keep > 0 {
 		if cut := l.cut(op.ID); l.future(op.ID, now) || cut > 0 && oldestOf(blocks) < max(cut, l.First) {
 			return false

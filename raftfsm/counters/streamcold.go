@@ -38,7 +38,7 @@ type coldPart struct {
 }
 
 func appendCold(b []byte, p *engine.Part) []byte {
-	g := p.Cold.(*cold.Generation) // the only implementation
+	g := p.Cold.(*cold.Generation) // the only implementation on disk
 	block, sizes := g.Carried(p.First, p.Last)
 	b = binary.LittleEndian.AppendUint32(b, g.Group())
 	b = binary.LittleEndian.AppendUint64(b, g.Number())
