@@ -14,9 +14,9 @@ const (
 	// A segment melts once it has 1/meltShare as many written rows as sealed ones, because the
 	// outdated sealed rows then take more memory than sealing saves.
 	meltShare = 2
-	// restMax bounds the number of checks that skip a segment after somebody wrote to it, it was
-	// not worth sealing, or it melted. The number doubles each time, so a segment with a write a
-	// minute is copied only once an hour.
+	// restMax bounds how many checks in a row skip a segment. They skip it after somebody wrote to
+	// it, after sealing it was not worthwhile, and after it melted. The number doubles each time,
+	// so a segment with a write a minute is copied only once an hour.
 	restMax = 64
 	// lookMax bounds the segments that one call of Seal checks. Meanwhile it blocks writes, for
 	// about 50 µs.
@@ -105,7 +105,7 @@ func (s *segment) worthMelting(packed *sealed) bool { return s.rows >= packed.ro
 
 // replaceSealed replaces f.s by a segment with the sealed rows packed. Rows that were written since
 // the capture stay in its array. If these are too many, or if the segment was split, joined or
-// replaced meanwhile, it changes nothing and returns false.
+// replaced meanwhile, replaceSealed changes nothing and returns false.
 func (t *Table) replaceSealed(f *frozen, packed *sealed) bool {
 	f.generations = []Generation{packed}
 	_, replaced := t.replaceFrozen(f, packed.rows/(2*meltShare))

@@ -15,9 +15,9 @@ func captured(tab *Table, i int) *frozen {
 	return &frozen{first: d.first(i), last: d.last(i), s: s}
 }
 
-// Between the capture of a segment and its replacement, the test applies ops of any kind to its
-// rows and to rows near them. The sealed or melted segment contains their effects, or the segment
-// is not replaced.
+// Between the capture of a segment and its replacement, the test applies ops of any kind to the
+// segment's rows and to rows near these. The sealed or melted segment contains the effects of the
+// ops, or it does not replace the captured one.
 func TestWritesWhileSealing(t *testing.T) {
 	t.Parallel()
 	for name, idOf := range idShapes {

@@ -31,8 +31,8 @@ type Sealer struct {
 }
 
 // seal packs the rows of a page. The page must have at least bucketRows rows, and none may be all
-// zero. seal tries saltsMax salts. If with each of them some bucket would have more than
-// bucketRowsMax rows, it returns nil.
+// zero. seal tries up to saltsMax salts, and returns nil if each salt puts more than bucketRowsMax
+// rows into some bucket.
 func (x *Sealer) seal(p *Page, salts *salts) *sealed {
 	first, last := p.IDs[0], p.IDs[len(p.IDs)-1]
 	buckets := len(p.IDs) / bucketRows

@@ -26,8 +26,8 @@ const (
 // A slot's number is the index of its first word of counts: bucket*lineWords + slot in the bucket.
 //
 // The table's writer changes a segment in place until a snapshot captures it or a segment of
-// another shape replaces it. From then on the struct never changes. A reader that still uses it
-// sees its last state, which is not older than the start of the read.
+// another shape replaces it. From then on the struct never changes. A reader that still uses the
+// struct sees the last state, which is not older than the start of the read.
 type segment struct {
 	geometry
 

@@ -55,8 +55,7 @@ func (s *segment) setTag(slot int, tag uint64) {
 	s.buckets[slot/lineWords].setTag(slot%lineWords, s.wide, tag)
 }
 
-// update makes the row at slot equal to row, which may be all zero only if it hides a
-// cold row.
+// update makes the row at slot equal to row. row may be all zero only if it hides a cold row.
 func (s *segment) update(slot int, row []int64) {
 	s.openSeq()
 	s.storeRow(slot, row)

@@ -23,9 +23,9 @@ type Table struct {
 	// coldMax is an upper bound of the ids of all rows on disk. It never falls. Most writes are to
 	// new ids, which are above it and so need no search.
 	coldMax atomic.Uint64
-	// Apply holds writing while it brings cold rows into memory and until it has used them. Code
-	// that moves rows out of memory holds it too. It is acquired before mu. Apply holds it even
-	// while it reads the disk.
+	// Apply holds writing from the time it begins to bring cold rows into memory until it has used
+	// them, even while it reads the disk. Code that moves rows out of memory holds writing too. It
+	// is acquired before mu.
 	writing sync.Mutex
 	cuts    []Cut // cuts of the last Apply; guarded by writing
 
@@ -94,8 +94,8 @@ const pageRows = 32
 
 // GetMany fills dst with the rows of ids in their order, width counts per id. It reads each row as
 // it is at one moment, but different rows at different moments. The cache misses of different rows
-// overlap. If a row may be cold, GetMany does not fill it, but appends its index to cold. It
-// returns cold, and allocates only if cold must grow.
+// overlap. If a row may be cold, GetMany does not fill that row, but appends the index of the row's
+// id to cold. It returns cold, and allocates only if cold must grow.
 func (t *Table) GetMany(ids []uint64, width int, dst []int64, cold []int) []int {
 	var segs [pageRows]*segment
 	var places [pageRows]place
@@ -176,7 +176,7 @@ func (at *spot) standsIn(d *directory) bool { return at.d == d && d.segs[at.i].L
 // MayBeCold quickly reports whether the row of id may be cold, without searching for it.
 func (t *Table) MayBeCold(id uint64) bool { return t.coldParts.Load() > 0 && id <= t.coldMax.Load() }
 
-// addColdLocked updates coldMax and coldParts for a new part on disk, whose last id is last.
+// addColdLocked updates coldMax and coldParts for a new part on disk. last is the part's last id.
 func (t *Table) addColdLocked(last uint64) {
 	t.coldMax.Store(max(last, t.coldMax.Load()))
 	t.coldParts.Add(1)

@@ -8,8 +8,8 @@ import (
 
 // ResetOps returns the two ops of a user's reset. The first op returns the cleared counts, the
 // second op the remaining counts. The reset subtracts each cell's value from its column, but not
-// below 0. If everything is set, it sets the columns to 0, even if they are negative. Both ops use
-// the memory of the returned slice, which is cells plus as many appended cells.
+// below 0. If everything is set, it sets the columns to 0, even if they are negative. The returned
+// slice contains the cells of both ops: first cells, then as many appended ones.
 func ResetOps(user uint64, cells []engine.Cell, everything bool) ([2]engine.Op, []engine.Cell) {
 	n := len(cells)
 	left := engine.OpAdd

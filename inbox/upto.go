@@ -68,7 +68,7 @@ func (n *Numbers) postsUpTo(authors []uint64, upTo uint64, opt *shard.ReadOption
 	return nil, err
 }
 
-// tallies reads the numbers of posts of authors, which must be ascending, and then their outboxes.
+// tallies reads the authors' numbers of posts, and then their outboxes. authors must be ascending.
 func (n *Numbers) tallies(authors []uint64, upTo uint64, opt *shard.ReadOptions) ([]tally, error) {
 	all := make([]tally, len(authors))
 	posts, err := n.posts(authors, opt)

@@ -148,7 +148,7 @@ func TestPlainClientsAreTold(t *testing.T) {
 }
 
 // TestHalfOpenConnectionsMakeRoom: the listener bounds the number of connections that do not finish
-// their handshake, and they do not block other clients.
+// their handshake, and these connections do not block other clients.
 func TestHalfOpenConnectionsMakeRoom(t *testing.T) {
 	ca := must.NewAuthority(t)
 	f := must.WriteCert(t, t.TempDir(), "tls", ca.Issue(must.NodeLeaf("n1")))

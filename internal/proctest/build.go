@@ -30,8 +30,8 @@ type Binaries struct {
 	sources []string // sources of the programs, for Note
 }
 
-// Run implements TestMain: it builds the programs, passes them to use, runs the tests and
-// returns their exit code.
+// Run implements TestMain: it builds the programs, calls use with them, runs the tests, and returns
+// the exit code of the tests.
 func Run(m *testing.M, use func(Binaries)) int {
 	dir, err := os.MkdirTemp("", "countd-bin-")
 	if err != nil {

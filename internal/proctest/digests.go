@@ -82,7 +82,8 @@ func (d *digests) note(node string, groups []admin.Group) {
 	}
 }
 
-// check fails the test if replicas ever differed.
+// check fails the test if replicas ever differed, or if no two replicas were seen at the same
+// index.
 func (d *digests) check() {
 	d.t.Helper()
 	d.Stop()

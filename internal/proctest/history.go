@@ -209,7 +209,8 @@ func (h *History) record(id uint64, kind string, o porcupine.Operation) {
 	}
 }
 
-// check fails the test if no order explains the answers about a count. It then writes a picture of
+// check fails the test if no order explains the answers about a count, if the search for an order
+// takes too long, or if the history has too few answers. In the first case it writes a picture of
 // that count's history.
 func (h *History) check() {
 	h.t.Helper()

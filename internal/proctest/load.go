@@ -16,8 +16,8 @@ const (
 	opsOfWriteMax = 8
 	loadIDs       = 300 // number of ids, in all shards together
 	loadHotIDs    = 4   // number of ids that receive half of the ops
-	// finishTimeout bounds the time from the begin of a write to its answer, once all faults have
-	// ended.
+	// finishTimeout bounds the time from the begin of a write to its answer once the load is being
+	// stopped.
 	finishTimeout = 30 * time.Second
 	// RequestDeadline is how long a client of a load waits. A request whose tries together take
 	// longer has failed, unless the machine itself stalled meanwhile. The API has the same default.

@@ -46,7 +46,8 @@ func (v view) leader(group uint32) (leader *Member, term uint64) {
 }
 
 // AwaitVoters waits until each group has a leader, the given number of voters, and no other members
-// or replicas. The catalog and the board may have more. It ignores what the excluded nodes report.
+// or replicas. The catalog and the board may have further members and replicas. It ignores what the
+// excluded nodes report.
 func (c *Cluster) AwaitVoters(voters int, excluded ...*Member) time.Duration {
 	c.t.Helper()
 	return c.await(settleTimeout, func() string {

@@ -64,8 +64,8 @@ func (d *DB) Waiting() vfs.FS {
 	return Wait{Dir: d.cfg.Dir, What: d.cfg.Holds, Logger: d.cfg.Logger, Started: &d.Started, Closing: d.Stopping.Done()}.Over(d.cfg.FS)
 }
 
-// Open opens the database, and creates it if it does not exist. It completes the options. It owns
-// the caller's reference to o.Cache from then on, even if it returns an error.
+// Open opens the database, and creates it if it does not exist. It sets further options in o. The
+// DB takes over the caller's reference to o.Cache, even if Open returns an error.
 func (d *DB) Open(o *pebble.Options) (err error) {
 	o.Logger, o.FormatMajorVersion, o.MaxOpenFiles = logger{d}, pebble.FormatNewest, TableFiles()
 	o.EventListener = &pebble.EventListener{

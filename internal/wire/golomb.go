@@ -81,8 +81,8 @@ func (r *GolombReader) Skip(n int) {
 
 // PutValue and TakeValue use an exponential Golomb code (Teuhola, 1978) with a parameter k. The
 // code of v is based on q = (v >> k) + 1. If q has b bits, the code is b-1 zeros, q, and the k low
-// bits of v. It suits gaps between ids, and counts, because their distribution has a peak and a
-// long tail. For these, the code is within a tenth of the entropy. No value takes more than 127
+// bits of v. It suits both gaps between ids and counts, because their distributions have a peak and
+// a long tail. For both, the code is within a tenth of the entropy. No value takes more than 127
 // bits.
 
 // PutValue appends the code of v. v>>k must not be 2^64-1.

@@ -170,8 +170,8 @@ type SeekSourceEntry struct {
 }
 
 // StartSourceEntry records the first positions of partitions, and the identity of their queue. It
-// skips a partition for which these are recorded. After a seek in a partition, it records only the
-// identity.
+// skips a partition for which both are recorded already. After a seek in a partition, it records
+// only the identity.
 type StartSourceEntry struct {
 	Number   uint64                   `json:"number"`
 	Starts   map[uint32]sink.Position `json:"starts"`

@@ -115,8 +115,8 @@ func withFloors(cells []engine.Cell) (all []engine.Cell) {
 	return all
 }
 
-// Whatever the ops are, the gain of a row is the sum of what its OpAdds have added, and no other op
-// changes it.
+// Whatever the ops are, the gain of a row is the sum of what OpAdds have added to the row. No other
+// op changes the gain.
 func TestGainsEqualModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		c, rows := New(raftfsm.Places{}), map[uint64][engine.ColumnsMax]int64{}

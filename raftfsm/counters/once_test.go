@@ -56,7 +56,7 @@ func (h *history) want(now int64, id dedup.RequestID, outcome dedup.Outcome, cou
 	}
 }
 
-// sums is a request with one op for each delta, which adds it to column 0 of key 1.
+// sums is a request with one op for each delta. The op adds the delta to column 0 of key 1.
 type sums struct {
 	id     dedup.RequestID
 	deltas []int64

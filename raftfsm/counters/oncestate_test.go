@@ -16,9 +16,9 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// Replicas that apply one log have the same request memory, byte for byte, whatever their clocks
-// (in a synctest bubble, the clock is years behind), in whatever batches raft applies the entries,
-// and even if they restore snapshots in between.
+// Replicas that apply one log have the same request memory, byte for byte. This does not depend on
+// their clocks (in a synctest bubble, the clock is years behind), on the batches in which raft
+// applies the entries, or on restored snapshots.
 func TestReplicasAgreeWhateverTheirClocks(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 0))
 	now := time.Now().UnixMilli()

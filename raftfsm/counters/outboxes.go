@@ -77,8 +77,8 @@ func (b *batch) outboxKeys(yield func(author uint64)) {
 	}
 }
 
-// outboxOp decodes an op on an outbox. It also adds an op on the table, which adds 1 to the number
-// of posts or subtracts 1. If the outbox does not change, the judge sets that number to 0.
+// outboxOp decodes an op on an outbox. It also adds an op on the table, which changes the number of
+// posts by 1 or -1. If the outbox does not change, the judge makes this change 0.
 func (b *batch) outboxOp(p []byte) ([]byte, error) {
 	kind := PostOpKind(p[0])
 	if len(p) < rows.OpSizeMin {

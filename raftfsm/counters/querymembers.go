@@ -139,7 +139,8 @@ type RowsOfMemberQuery struct {
 	lists []memberRows // by shard
 }
 
-// memberRows is the page to read from one shard, with After as a key of that shard, and its result.
+// memberRows is the page to read from one shard, and the result. In page.After, the id is a key of
+// that shard.
 type memberRows struct {
 	page members.Page
 	list members.List

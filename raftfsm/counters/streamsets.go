@@ -145,8 +145,8 @@ func eachMemberBlock(s *codec.StreamReader, blocks int, fn func([]byte) error) e
 }
 
 // adopt durably replaces the replica's sets by the loaded ones. If the snapshot neither names nor
-// contains sets, the shard had none at that time, and later entries created those on disk. Then
-// adopt removes these, and the replay of those entries creates them again.
+// contains sets, the shard had no sets at that time, and later entries created the sets on disk.
+// adopt then removes the sets on disk, and the replay of the later entries creates them again.
 func (s *sets) adopt() error {
 	switch load := s.load; {
 	case load != nil:
