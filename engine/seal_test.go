@@ -24,9 +24,9 @@ func sealAll(tab *Table) int {
 	return sealed
 }
 
-// The test applies random ops. Between them it seals segments, moves them to disk, folds them, and
-// replaces the table by one loaded from its snapshot. The table always equals a model, and has the
-// digest of a table that keeps all rows unsealed in memory.
+// The test applies random ops. Between these ops it seals segments, moves segments to disk, folds
+// segments, and replaces the table by one loaded from its snapshot. The table always equals a
+// model, and has the digest of a table that keeps all rows unsealed in memory.
 func TestSealedRowsCount(t *testing.T) {
 	t.Parallel()
 	for name, idOf := range idShapes {
@@ -157,7 +157,7 @@ func TestSealWaitsForSegmentsToRest(t *testing.T) {
 	if n := sealAll(tab); n == 0 || n > 15_000 || tab.Stats().Rows != before.Rows {
 		t.Errorf("%d rows sealed while the first segment is written to: %+v", n, tab.Stats())
 	}
-	for range 3 { // the first segment is skipped, watched, and sealed
+	for range 3 { // the rounds skip, watch and seal the first segment
 		sealAll(tab)
 	}
 	if st := tab.Stats(); st.SealedRows < 16_000 || st.Bytes > before.Bytes*2/3 {
@@ -345,7 +345,7 @@ func TestReadersBesideSealing(t *testing.T) {
 	})
 	r := rand.New(rand.NewPCG(9, 9))
 	for i := 0; !stop.Load(); {
-		for range 1 + r.IntN(len(ids)/2) { // few writes: sealed again; many: melted
+		for range 1 + r.IntN(len(ids)/2) { // after few writes Seal seals segments again, after many it melts them
 			add(t, tab, ids[i*7%len(ids)], 1)
 			i++
 		}

@@ -128,8 +128,9 @@ func (n *turns) Write(ks *shard.Keyspace, w *shard.Write) error {
 // TestSeenPostsStaySeen runs devices of one user that follow, read and reset concurrently, with
 // their reads and entries in any order. Meanwhile followees publish and delete posts. It checks
 //
-//  1. always: the number of a followee's seen posts is at least the lowest number of its posts
-//     since the last acknowledged call read them. So seen posts do not become unread again;
+//  1. always: the number of a followee's seen posts is at least the lowest number of the followee's
+//     posts since the last acknowledged call read the posts. So seen posts do not become unread
+//     again;
 //  2. when no call is under way: the number of seen posts equals the number of the followee's posts
 //     at some time since then. So no call hides new posts.
 func TestSeenPostsStaySeen(t *testing.T) {

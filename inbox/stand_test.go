@@ -92,8 +92,8 @@ func TestRepeatedRetractNamesItsReason(t *testing.T) {
 	}
 }
 
-// If ReadNotices or ClearDot created the channel or dot, its token covers the write to the board
-// too. So a node that lags waits for that write.
+// If ReadNotices or ClearDot created the channel or dot, the returned token covers the write to the
+// board too. So a node that lags waits for that write.
 func TestTokenOfAReadThatMadeItsChannel(t *testing.T) {
 	node := openNode(t)
 	n := NewNumbers(node)
@@ -119,7 +119,7 @@ func TestClearsBeforeTheDotIsMade(t *testing.T) {
 	if fired, err := n.SetDot("shop", false, &shard.Write{Deadline: soon()}); err != nil || fired != 0 {
 		t.Fatalf("set: %d, %v", fired, err)
 	}
-	// A clear of an existing dot does not change its settings.
+	// ClearDot does not change the settings of an existing dot.
 	if _, err := n.ClearDot("shop", 3, &shard.Write{Deadline: soon()}); err != nil {
 		t.Fatal(err)
 	}

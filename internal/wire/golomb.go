@@ -128,9 +128,8 @@ func GolombK(sizes *[65]int) uint {
 			if size <= k {
 				cost += n * 2 * (1 + k)
 			} else {
-				// If v>>k is all ones, q has one bit more, and the code takes two bits more. If
-				// v>>k has 1, 2, 3 … bits, this is the case for all, half, a quarter … of the
-				// values.
+				// If v>>k is all ones, q has one bit more, and the code takes two bits more. Of the
+				// values for which v>>k has b bits, this is so for one in 2^(b-1).
 				cost += n * (2*(2*(size-k)-1+k) + 4>>(size-k-1))
 			}
 		}

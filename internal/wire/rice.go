@@ -41,7 +41,7 @@ func riceCost(lengths *[65]int, k int) int {
 			continue
 		}
 		ones := riceOnesMax
-		if over := length - k; over < 6 { // from 6 on, the code would have 32 ones or more, above riceOnesMax
+		if over := length - k; over < 6 { // if over is 6 or more, the code would have at least 32 ones, which is above riceOnesMax
 			ones = 0
 			if over > 0 {
 				ones = 3 << over >> 2 // ¾ of 1<<over: the middle of the numbers of over bits

@@ -81,7 +81,7 @@ func (r *coldReplica) open() {
 // the write may be one of theirs.
 type crashPoint struct {
 	mu   sync.Mutex
-	left int        // number of writes until the crash; 0 if there is to be none
+	left int        // number of writes until the crash; 0 for no crash
 	kept *vfs.MemFS // the disk after the crash; nil before it
 }
 

@@ -39,7 +39,7 @@ type addedOutbox struct {
 type missingOutbox struct {
 	Author int
 	Mark   []byte
-	Body   []byte // set by the caller, from Mark
+	Body   []byte // set by the caller, which reads it with Mark
 
 	added int    // index in added; -1 if no post was added
 	last  uint64 // if added is -1, the argument last of AddSummary

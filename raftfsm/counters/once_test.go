@@ -253,7 +253,7 @@ func TestRefusedRepeat(t *testing.T) {
 }
 
 // The request of a producer overflows. In the same entry the producer is forgotten and sends
-// another request. Then the memory has only its new record.
+// another request. Then the memory has only the producer's new record.
 func TestRefusedProducerIsBackInTheSameEntry(t *testing.T) {
 	h := newHistory(t)
 	h.limits.ProducersMax = 2

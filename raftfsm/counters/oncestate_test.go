@@ -30,7 +30,7 @@ func TestReplicasAgreeWhateverTheirClocks(t *testing.T) {
 			id = keyed(uuidv7(now-r.Int64N(minutes(12))/1000*1000), fmt.Sprint(r.IntN(2)))
 		}
 		limits := testLimits
-		if r.IntN(20) == 0 { // a leader with other settings wrote it
+		if r.IntN(20) == 0 { // this entry is from a leader with other settings
 			limits = dedup.Limits{KeyHorizon: time.Minute, KeysMax: 3, ProducerIdle: time.Minute, ProducersMax: 2}
 		}
 		log = append(log, limitedEntry(uint64(i+1), now, limits, id))
