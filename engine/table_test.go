@@ -138,7 +138,7 @@ func TestRefusedOpChangesNothing(t *testing.T) {
 }
 
 // A snapshot keeps its contents while rows are changed, added and deleted. A table that is loaded
-// from it is equal.
+// from the snapshot equals the captured one.
 func TestSnapshotIsOfItsMoment(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(3, 4))

@@ -217,8 +217,8 @@ func (n *Numbers) writeFeed(op feed.Op, authors []uint64, read postsOf, w *shard
 	return nil
 }
 
-// proposeFeed reads the posts and proposes op once. merged reports whether another op was applied
-// in between.
+// proposeFeed reads the posts and proposes op once. merged reports whether another op set the
+// feed's posts after op.Since.
 func (n *Numbers) proposeFeed(op feed.Op, authors []uint64, read postsOf, w *shard.Write) (merged bool, err error) {
 	ks, err := n.keyspace(kinds.KeyspaceFeed, kinds.Feed)
 	if err != nil {

@@ -42,7 +42,7 @@ func newTurns(node Node, user uint64) *turns {
 	return &turns{Node: node, user: user, posts: map[uint64]int64{}, followed: map[uint64]uint64{}, seen: map[uint64]int{}}
 }
 
-// start runs do until its first call.
+// start runs do, and returns once do makes its first call or ends.
 func (n *turns) start(do func() error) *device {
 	d := &device{turn: make(chan struct{}), waits: make(chan struct{})}
 	n.current = d

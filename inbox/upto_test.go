@@ -27,7 +27,7 @@ func changePost(t rapid.TB, node *shard.Node, kind counters.PostOpKind, author, 
 
 // A reset up to the newest post of a page leaves exactly the posts above that post unread. This
 // holds for any publishes, removals, counts, deletions, follows and unfollows before, during and
-// after the reset. A later reset counts even if it is up to a lower id.
+// after the reset. A later reset takes effect even if it is up to a lower id.
 func TestResetUpToLeavesWhatIsNewer(t *testing.T) {
 	t.Parallel()
 	node := openNode(t)

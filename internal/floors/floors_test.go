@@ -7,8 +7,8 @@ import (
 )
 
 // rule lists all packages and what each may import, in an order in which packages import only
-// earlier ones. A package that is not listed may not exist. If a package may import several others,
-// each of these has its own line, so that changes rarely conflict.
+// earlier ones. Every package must be listed. If a package may import several others, each of these
+// has its own line, so that changes rarely conflict.
 const rule = `
 	# Columns and their settings, in the catalog and for clients; why columns refuse ops.
 	client/column:

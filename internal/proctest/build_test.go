@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The log of files that a test used, from which go test decides whether to run the test again,
-// contains the sources of a program that the test built.
+// go test logs the files that a test uses, and decides from this log whether to run the test again.
+// The log contains the sources of a program that the test built.
 func TestSourcesAreNoted(t *testing.T) {
 	t.Parallel()
 	const inner = "PROCTEST_BUILD_TO"

@@ -39,7 +39,7 @@ type Load struct {
 
 	mu struct {
 		sync.Mutex
-		counted  map[cell]int64 // expected counts, by the answered writes
+		counted  map[cell]int64 // expected counts: the sums of the answered writes
 		requests []Request      // answered, in the order of their answers
 	}
 }

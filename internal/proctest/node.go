@@ -208,8 +208,8 @@ func (n *Node) Kill() {
 	n.live.kill(os.Kill)
 }
 
-// Signal sends a signal to the process. If the process has ended, it does nothing: a caller that
-// waits for the end then gets the exit code.
+// Signal sends a signal to the process. If the process has ended, Signal does nothing, so that a
+// caller that waits for the end still gets the exit code.
 func (n *Node) Signal(s syscall.Signal) {
 	n.t.Helper()
 	if err := n.live.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {

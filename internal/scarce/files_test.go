@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// For each limit, descriptors are left for the node that neither clients nor peers can use.
+// For each limit, some descriptors are left that the node can use, but neither clients nor peers.
 func TestDescriptorsAreShared(t *testing.T) {
 	for _, limit := range []Files{FilesMin, 1024, 4096, FilesWanted, 1 << 20} {
 		clients, peers := limit.ForClients(), limit.ForPeers()

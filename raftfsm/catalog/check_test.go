@@ -11,7 +11,7 @@ import (
 )
 
 // check returns an error for a state that no commands produce. It defines the invariants of a View.
-// The checksums and digest of a snapshot cannot replace it, because they prove only that the
+// The checksums and digest of a snapshot cannot replace check, because they prove only that the
 // restored state is the written state.
 func (v *View) check() error {
 	if v.NextGroup <= Group {

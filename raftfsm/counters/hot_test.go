@@ -126,7 +126,7 @@ func TestGainsEqualModel(t *testing.T) {
 		}
 		for range rapid.IntRange(0, 4).Draw(rt, "entries") {
 			ops := drawOps(rt, "ops")
-			for i := range ops { // gains outside of int64 are not exact
+			for i := range ops { // make the values small, because gains outside of int64 are not exact
 				for j := range ops[i].Cells {
 					ops[i].Cells[j].Value >>= 8
 				}

@@ -24,7 +24,8 @@ func (m model) row(id uint64) *[engine.ColumnsMax]int64 {
 	return m[id]
 }
 
-// apply applies an op. If a column overflows, it changes nothing and returns the column and false.
+// apply applies an op. If a column overflows, apply changes nothing and returns the column and
+// false.
 func (m model) apply(op *engine.Op) (uint8, bool) {
 	row := *m.row(op.ID)
 	for _, c := range op.Cells {

@@ -161,7 +161,7 @@ func TestRefusedRequestsStayRefused(t *testing.T) {
 	h.want(0, seq("part", 2), dedup.Applied, math.MaxInt64) // moves the window
 	h.want(0, seq("part", 1), dedup.PartlyRefused, math.MaxInt64)
 	h.want(0, seq("part", 2), dedup.Refused, math.MaxInt64)
-	h.want(0, seq("p", 79), dedup.Applied, math.MaxInt64) // overflows, alone in its entry
+	h.want(0, seq("p", 79), dedup.Applied, math.MaxInt64) // this request overflows, and is the only one in its entry
 	h.want(0, seq("p", 79), dedup.Refused, math.MaxInt64)
 	h.want(0, seq("p", 81), dedup.Applied, math.MaxInt64)
 	h.want(0, seq("p", 79), dedup.Refused, math.MaxInt64)

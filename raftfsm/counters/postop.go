@@ -87,7 +87,7 @@ func (op *PostOp) appendTo(dst []byte) []byte {
 	return dst
 }
 
-// parse reads the fields that appendTo appended. If they are invalid, it fails r.
+// parse reads the fields that appendTo appended. If they are invalid, it calls r.Fail.
 func (op *PostOp) parse(r *wire.Reader) {
 	switch op.Kind {
 	case Publish:
@@ -122,8 +122,8 @@ func appendOutbox(dst []byte, o *Outbox) []byte {
 	return dst
 }
 
-// parseOutbox reads an outbox that appendOutbox appended, and reuses o.IDs. If it is invalid, it
-// fails r.
+// parseOutbox reads an outbox that appendOutbox appended, and reuses o.IDs. If the outbox is
+// invalid, parseOutbox calls r.Fail.
 func parseOutbox(o *Outbox, r *wire.Reader) {
 	o.Trimmed, o.IDs = r.Fixed64(), o.IDs[:0]
 	n := int(r.Fixed32())

@@ -135,8 +135,8 @@ type loading struct {
 	part   coldPart
 	loose  int // number of carried parts that are still in memory
 	moved  int // number of carried rows written to this node's disk
-	// carried is set while the last section was a carried part. Then the segments of the last
-	// carried parts own the keys from above to below.
+	// carried is set if the last section was a carried part. Then above is the first key, and below
+	// the last key, of the segments with the latest carried parts.
 	carried      bool
 	above, below uint64
 }
