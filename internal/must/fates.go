@@ -99,10 +99,14 @@ func (f *Fates) GoOn(t *testing.T) {
 	Become(t, "calls are answered", func() bool { return f.Answered.Load() > before+callers })
 }
 
-// OutliveCuts starts the callers and repeatedly cuts line. It checks that 1. no request is handled
-// twice; 2. an answered request was handled; 3. a request reported as not sent was never handled;
-//  4. calls succeed again after each cut. closeNode must end the requests that may still be in
-//     progress.
+// OutliveCuts starts the callers and repeatedly cuts line. It checks that
+//
+//  1. no request is handled twice;
+//  2. an answered request was handled;
+//  3. a request reported as not sent was never handled;
+//  4. calls succeed again after each cut.
+//
+// closeNode must end the requests that may still be in progress.
 func (f *Fates) OutliveCuts(t *testing.T, call Call, line *Cable, closeNode func()) {
 	t.Helper()
 	f.Start(t, call)
@@ -123,8 +127,8 @@ func (f *Fates) OutliveCuts(t *testing.T, call Call, line *Cable, closeNode func
 }
 
 // OutliveRestarts starts the callers, and repeatedly calls restart, which restarts the node at
-// another address. It checks 1 to 4 of OutliveCuts, and that 5. no call is lost: a node answers a
-// call before it closes, or the call is not sent.
+// another address. It checks the four points of OutliveCuts. It also checks that no call is lost: a
+// node answers a call before it closes, or the call is not sent.
 func (f *Fates) OutliveRestarts(t *testing.T, call Call, restart, closeNode func()) {
 	t.Helper()
 	f.Start(t, call)

@@ -28,9 +28,12 @@ func slowRice(data []byte, at *uint64, k uint8) uint64 {
 	return ones<<k | low(k)
 }
 
-// FuzzRice: 1. Numbers of any size and any k are read back from any bit on, in pairs as well as one
-// at a time. 2. From arbitrary bits, a reader returns the same numbers as slowRice, and does not
-// load bytes beyond RicePadding.
+// FuzzRice:
+//
+//  1. Numbers of any size and any k are read back from any bit on, in pairs as well as one at a
+//     time.
+//  2. From arbitrary bits, a reader returns the same numbers as slowRice, and does not load bytes
+//     beyond RicePadding.
 func FuzzRice(f *testing.F) {
 	f.Add(uint64(0), uint64(0), uint8(0), uint8(0), uint8(0), []byte{})
 	f.Add(^uint64(0), uint64(1)<<62, uint8(62), uint8(62), uint8(7), []byte{0xff, 0xff, 0xff})

@@ -113,11 +113,16 @@ func TestDropColumn(t *testing.T) {
 	}
 }
 
-// TestDropsOfAnyOrder applies random commands and checks: 1. A group whose keyspace was dropped
-// counts as dropped in every later view, and no keyspace gets its number again. 2. Bounds count
-// only existing keyspaces and groups. 3. A column's number never gets another name, and no name at
-// all after a drop. 4. A snapshot restores the same view. 5. A change of Everywhere affects only
-// the groups of its keyspace. All this also holds for groups whose numbers are not consecutive.
+// TestDropsOfAnyOrder applies random commands and checks:
+//
+//  1. A group whose keyspace was dropped counts as dropped in every later view, and no keyspace
+//     gets its number again.
+//  2. Bounds count only existing keyspaces and groups.
+//  3. A column's number never gets another name, and no name at all after a drop.
+//  4. A snapshot restores the same view.
+//  5. A change of Everywhere affects only the groups of its keyspace.
+//
+// All this also holds for groups whose numbers are not consecutive.
 func TestDropsOfAnyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := New().View()

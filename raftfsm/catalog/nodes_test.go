@@ -235,8 +235,11 @@ func TestCatalogVersion(t *testing.T) {
 	}
 }
 
-// While commands are applied, readers of the catalog see that 1. each view is consistent; 2. the
-// index never goes back; 3. a reader that waits on Changed always sees the last state.
+// While commands are applied, readers of the catalog see that
+//
+//  1. each view is consistent;
+//  2. the index never goes back;
+//  3. a reader that waits on Changed always sees the last state.
 func TestCatalogIsFollowed(t *testing.T) {
 	c := New()
 	const last = 200

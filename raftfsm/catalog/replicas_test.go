@@ -107,9 +107,11 @@ func TestReplicaNumbersEverywhere(t *testing.T) {
 	mustHaveReplicas(t, c, 1, 4, map[string]uint64{"a.1": 1, "b.1": 2})
 }
 
-// TestReplicaNumbersAreGivenOnce applies random commands and checks: 1. A node that should have a
-// replica has a number. 2. A number that a node has lost stays retired, and no node gets it again.
-// 3. The view passes its check.
+// TestReplicaNumbersAreGivenOnce applies random commands and checks:
+//
+//  1. A node that should have a replica has a number.
+//  2. A number that a node has lost stays retired, and no node gets it again.
+//  3. The view passes its check.
 func TestReplicaNumbersAreGivenOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := New().View()

@@ -102,9 +102,11 @@ func TestWaitApplied(t *testing.T) {
 	})
 }
 
-// A snapshot has the state at one moment, even if entries are applied while it is persisted: 1. Its
-// index and digest are those of that moment. 2. It contains no later entry. 3. Applying the later
-// entries to it gives the live state.
+// A snapshot has the state at one moment, even if entries are applied while it is persisted:
+//
+//  1. Its index and digest are those of that moment.
+//  2. It contains no later entry.
+//  3. Applying the later entries to it gives the live state.
 func TestSnapshotIsOfItsMoment(t *testing.T) {
 	t.Parallel()
 	c := filledCounters(t, 30_000)

@@ -34,9 +34,12 @@ func TestEntryBytesAreGolden(t *testing.T) {
 	codectest.Golden(t, "entry-counters.bin", entryOf(4, goldenOps()...))
 }
 
-// Apply gives the same results as a simple model: 1. Each result row has the state right after its
-// op. 2. Refusals have the column, and are in the order of the ops. 3. The table equals the
-// model's. 4. An engine.Table gives the same results without a log.
+// Apply gives the same results as a simple model:
+//
+//  1. Each result row has the state right after its op.
+//  2. Refusals have the column, and are in the order of the ops.
+//  3. The table equals the model's.
+//  4. An engine.Table gives the same results without a log.
 func TestEntriesApplyAsTheModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		c, direct, want := New(raftfsm.Places{}), engine.New(), model{}
