@@ -23,8 +23,8 @@ func fullRow(id uint64) engine.Op {
 	return engine.Op{ID: id, Kind: engine.OpSet, Cells: []engine.Cell{{Column: 0, Value: math.MaxInt64}}}
 }
 
-// A producer that repeats a refused number with a delete gets the answer of a repeat, because an op
-// without cells cannot have been refused.
+// A producer repeats a refused number with a delete in front of the refused op. It gets the answer
+// of a repeat: only the op with cells is reported as refused, because a delete cannot overflow.
 func TestRefusedNumberRepeatedWithADelete(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})

@@ -53,7 +53,7 @@ func TestReplicasOnAFullDisk(t *testing.T) {
 			mustWrite(t, n, ks, addTo(7, 0, 41))
 
 			r := g.replica.Load()
-			mustDo(t, record.GroupRemoved(ks.FirstGroup)) // so that opening it writes the record
+			mustDo(t, record.GroupRemoved(ks.FirstGroup)) // so that opening the replica writes the record
 			record.fail(lacking)
 			if err := n.reopen(g, r); !errors.Is(err, failure) {
 				t.Fatalf("opened again with %v", err)

@@ -33,7 +33,7 @@ const (
 	growUnsaved                         // R4: an unborn child takes no snapshot
 	growLogged                          // R4: a replica gets its part only by applying Adopt, not at bootstrap
 	growAdoptOnce                       // R4: a second Adopt changes nothing
-	growCounts                          // R5: a stuck or unborn replica does not count as caught up; its fault is too rare for the list
+	growCounts                          // R5: a stuck or unborn replica does not count as caught up; the fault without this rule is too rare for the list
 	growRepairs                         // R5: a stuck replica is repaired from another one
 	growOpens                           // a replica of a child opens and votes even if its part is not on the node
 	growBar                             // R6: P takes no snapshot beyond Split before Begun
@@ -46,7 +46,7 @@ const (
 	growWhole                           // only a finished snapshot counts after a crash
 	growNames                           // R10: a section with another route is refused
 	growLooks                           // R10: a read compares its route with the replica's
-	growJudgesLast                      // R10: such a section is refused before it is judged
+	growJudgesLast                      // R10: a section with another route is refused before it is judged
 	growMemory                          // R11: a part contains the request memory
 	growPositions                       // R11: a part contains the positions of sources
 	growChain                           // K1: a part of a request names the earlier judges of its key too
@@ -58,7 +58,7 @@ const (
 	growOpensNone                       // applying Split opens no replica
 	growVolatile                        // rows that were prepared before a restart are discarded
 	growHeld                            // a child that opens does not delete the rows prepared for it
-	growBarrier                         // R2: P's leader waits for a barrier before it reads its configuration; no fault found
+	growBarrier                         // R2: P's leader waits for a barrier before it reads its configuration; no fault was found without this rule
 	growVoters                          // R2: Split does not wait for members without a vote
 	growReadable                        // R2: Split waits until the voters can read the rows that they must copy
 	growAdded                           // R12: Split adds the waiting changes to the hot lists before it divides them

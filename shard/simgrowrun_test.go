@@ -523,7 +523,7 @@ func (w *growWorld) members(r *growReplica, v *growView) {
 				return
 			}
 		}
-		if slices.Contains(r.conf, r.d.id) && r.d.id.node == node { // hand over: the new replica needs the address
+		if slices.Contains(r.conf, r.d.id) && r.d.id.node == node { // the leader hands over, because the new replica needs the leader's address
 			for _, to := range r.conf {
 				if to != r.d.id && w.caughtUp(r, to) {
 					w.elect(w.replica(r.d.group, to))
@@ -687,7 +687,7 @@ func (w *growWorld) grow(r *growReplica, v *growView) bool {
 		})
 		return true
 	}
-	if !w.calm && w.chance(30) { // by an operator, or by a leader that has waited too long
+	if !w.calm && w.chance(30) { // an operator, or a leader that has waited too long, abandons the growth
 		w.append(r, growEntry{kind: growAbandonEntry, attempt: attempt})
 		return true
 	}

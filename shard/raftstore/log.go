@@ -1,6 +1,6 @@
-// Package raftstore owns a node's log: the entries, terms and votes of all its replicas, in
-// one sequence of files. One goroutine writes them, and makes all waiting writes durable with
-// one sync.
+// Package raftstore owns a node's log: the entries, terms and votes of all its replicas, in one
+// sequence of files. One goroutine at a time writes all waiting changes, and makes them durable
+// with one sync.
 //
 // It knows nothing of the meaning of entries, of other nodes, or of snapshots. It never repairs
 // damage: it returns ErrDamaged for bytes that differ from those written.
@@ -32,9 +32,8 @@ var (
 	ErrNoSegment = errors.New("the log cannot begin its next file")
 )
 
-// NoSegment returns an error that matches ErrNoSegment and wraps cause, a transient error. It does
-// not wrap ErrNoSegment itself, because scarce.Is returns false for an error that also wraps
-// another cause.
+// NoSegment returns an error that matches ErrNoSegment and wraps only cause, a transient error. If
+// it wrapped ErrNoSegment too, scarce.Is would return false for it.
 func NoSegment(cause error) error { return noSegmentError{cause} }
 
 type noSegmentError struct{ why error }
@@ -214,7 +213,7 @@ func (l *Log) Replicas() []ReplicaID {
 
 // Usage is the disk space of a log.
 type Usage struct {
-	Bytes     int64 // size of all segments, prepared ones included
+	Bytes     int64 // size of all segments, with prepared ones and spare files
 	LiveBytes int64 // size of live entries, approximately
 	Segments  int
 }

@@ -168,7 +168,7 @@ func randomOp(random *rand.Rand, m model, entryBytesMax int) op {
 		func(r *Replica) error { return r.DeleteRange(first, last) })
 }
 
-// cutBounds returns the bounds of a front, an end, or all of a log.
+// cutBounds returns the bounds of a range of entries: the first ones, the last ones, or all.
 func cutBounds(random *rand.Rand, r *modelReplica) (first, last uint64) {
 	if len(r.entries) == 0 {
 		return 1, 10

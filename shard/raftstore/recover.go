@@ -38,7 +38,7 @@ func (l *Log) recover() error {
 	if err != nil {
 		return err
 	}
-	// If an error occurs below, open closes these files.
+	// If an error occurs below, the function open closes the files in mu.segments.
 	l.mu.segments[newest], l.mu.active, l.writing = s, newest, s
 	if f.ended {
 		return s.fail(damage("it has ended, and %s after it is missing or does not begin as it was written", segmentName(newest+1)))

@@ -120,8 +120,9 @@ func (l *Log) noSegment(number uint32, err error) error {
 	return fmt.Errorf("cannot make the next segment: %w", err)
 }
 
-// prepare makes a segment ready for writing. Its durable file is a spare or a new one. The file has
-// its full size, because overwriting a file syncs faster than growing it.
+// prepare makes a segment ready for writing. Its file is a spare or a new one, and is durable. The
+// file has its full size from the start, because a sync after overwriting is faster than one after
+// growing.
 func (l *Log) prepare(number uint32) (*segment, error) {
 	path := l.fs.PathJoin(l.dir, segmentName(number))
 	select {

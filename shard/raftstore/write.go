@@ -126,10 +126,10 @@ func (l *Log) yieldLocked() {
 	q.expected = 0
 }
 
-// writeLocked writes all waiting requests as one batch, with one sync, and answers them. The caller
-// holds the queue's lock. While writeLocked writes, it releases the lock and sets busy. Only the
-// goroutine that set busy changes the index. The next batch begins after the sync of this one, so a
-// crash leaves at most one incomplete batch.
+// writeLocked writes the waiting requests, as many as fit one batch, with one sync, and answers
+// them. The caller holds the queue's lock. While writeLocked writes, it releases the lock and sets
+// busy. Only the goroutine that set busy changes the index. The next batch begins after the sync of
+// this one, so a crash leaves at most one incomplete batch.
 func (l *Log) writeLocked() {
 	q := &l.queue
 	batch, bytes := l.takeLocked()
@@ -202,8 +202,8 @@ func (l *Log) takeLocked() (batch []*request, bytes int) {
 	return batch, bytes
 }
 
-// check returns an error for a request that contradicts the index. Only the goroutine that set
-// busy changes the index.
+// check returns an error for a request that contradicts the index. It needs no lock, because only
+// the goroutine that set busy changes the index.
 func (l *Log) check(r *request) error {
 	x := l.mu.index
 	switch r.kind {

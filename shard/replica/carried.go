@@ -56,8 +56,8 @@ func (r untilClosing) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// lock acquires running, unless ctx ends first or the replica is closed. The
-// directory of a closed replica may be deleted, or in use by another replica.
+// lock acquires s.running. It returns an error if ctx ends during the wait or the replica is
+// closed. The directory of a closed replica may be deleted, or in use by another replica.
 func (s *Snapshotter) lock(ctx context.Context) error {
 	if err := s.running.Acquire(ctx, 1); err != nil {
 		return err
@@ -74,11 +74,11 @@ func (s *Snapshotter) lock(ctx context.Context) error {
 // openTaken takes a snapshot and opens it twice: the caller reads one reader to check the snapshot,
 // and then sends the other.
 //
-// While openTaken opens both readers, it holds running, so that no other snapshot
-// removes the file, its cold rows or the view of its sets. HoldViews keeps the views from expiring.
-// Once both readers are open, a later snapshot changes neither of them: an open file stays
-// readable, CarryBlocks holds the cold rows, and members.ViewReader keeps the sets. So the check,
-// which may take long, delays no snapshot.
+// While openTaken opens both readers, it holds s.running, so that no other snapshot removes the
+// file, its cold rows or the view of its sets. HoldViews keeps the views from expiring. Once both
+// readers are open, a later snapshot changes neither of them: an open file stays readable,
+// CarryBlocks holds the cold rows, and members.ViewReader keeps the sets. So the check, which may
+// take long, delays no snapshot.
 //
 // Before both are open, only a leader's snapshot or the removal of a damaged file can replace the
 // sets. Then openTaken returns an error, and the caller tries again.
@@ -120,8 +120,8 @@ type storedSnapshot struct {
 	meta *raft.SnapshotMeta // meta.Size is the size of the stream
 }
 
-// openCarried opens a stored snapshot. If the caller does not hold running, a newer snapshot
-// may replace this one meanwhile.
+// openCarried opens a stored snapshot. If the caller does not hold s.running, a newer snapshot may
+// replace this one meanwhile.
 func (s *Snapshotter) openCarried(id string) (*storedSnapshot, error) {
 	meta, state, err := s.openStored(id)
 	if err != nil {
@@ -191,10 +191,10 @@ func (f carriedFile) Close() error {
 	return f.file.Close()
 }
 
-// OpenFrom opens the newest stored snapshot. If that snapshot's log index is less than the
-// parameter index, OpenFrom takes a new snapshot first. As in openTaken, no other snapshot
-// replaces this one before it is open. The sets may have a later log index than the snapshot's
-// file; a replica can start from such a snapshot. ctx bounds only the wait for other snapshots.
+// OpenFrom opens the newest stored snapshot. If index is 0 or above that snapshot's log index,
+// OpenFrom takes a new snapshot first. As in openTaken, no other snapshot replaces this one before
+// it is open. The sets may have a later log index than the snapshot's file; a replica can start
+// from such a snapshot. ctx bounds only the wait for other snapshots.
 func (s *Snapshotter) OpenFrom(ctx context.Context, index uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	if err := s.lock(ctx); err != nil {
 		return nil, nil, err

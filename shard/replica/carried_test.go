@@ -394,8 +394,8 @@ func sendDamaged(t *testing.T, beforeOpen, afterOpen func(w *withMembers)) (note
 func TestBackupLeavesNothing(t *testing.T) {
 	t.Parallel()
 	errGone := errors.New("gone")
-	// at returns a function that wraps openStored. The reader of the n-th snapshot that openStored
-	// opens is replaced by the result of do.
+	// at returns a function that changes w.snapshotter: do then replaces the reader of the nth
+	// stored snapshot that is opened.
 	at := func(nth int, do func(io.ReadCloser) (io.ReadCloser, error)) func(*withMembers) {
 		return func(w *withMembers) {
 			stored, calls := w.snapshotter.openStored, 0

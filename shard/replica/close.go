@@ -14,14 +14,14 @@ import (
 const closeShare = 0.75
 
 // Close stops the replica. It waits until pending proposals are answered, takes a snapshot if
-// snapshot is true and Snapshotter.worthwhile agrees, and closes raft and the stores. If ctx ends first,
-// Close returns ctx's error, and the work continues in the background. Later calls wait for the end
-// of that work.
+// snapshot is true and Snapshotter.worthwhile agrees, and closes raft and the stores. If ctx ends
+// before all this is done, Close returns ctx's error, and the work continues in the background.
+// Later calls wait for the end of that work.
 //
-// Close interrupts running reads, writes and restores of snapshots, at once or after its last
-// snapshot, so that a large snapshot does not delay Close. It also ends a write that waits for disk
-// space or file descriptors. If it ended such a write, or a leader's snapshot is being installed,
-// Close takes no last snapshot.
+// Close interrupts running reads, writes and restores of snapshots, so that a large snapshot does
+// not delay it: after its last snapshot if it takes one, otherwise at once. It also ends a write
+// that waits for disk space or file descriptors. If it ended such a write, or a leader's snapshot
+// is being installed, Close takes no last snapshot.
 //
 // If the group applies nothing any more, for example because the followers' disks are full, Close
 // does not wait for the pending proposals. Their outcome is then unknown. The replica fails with
@@ -133,7 +133,8 @@ func (g *Replica) Closed() bool {
 	}
 }
 
-// Within runs f and returns its error. If ctx ends first, it returns ctx's error, and f continues.
+// Within runs f and returns its error. If ctx ends before f returns, Within returns ctx's error,
+// and f continues.
 func Within(ctx context.Context, f func() error) error {
 	result := make(chan error, 1)
 	go func() { result <- f() }()

@@ -49,7 +49,7 @@ func (g *Replica) CommittedIndex(applied func() uint64) uint64 {
 	if committed := g.raft.CommitIndex(); committed > g.barrierIndex.Load() {
 		return committed
 	}
-	return applied() // no entry after the barrier is committed: all earlier ones are applied here, and the barrier never reaches a state machine
+	return applied() // nothing after the barrier is committed, everything before it is applied here, and the barrier itself never reaches a state machine
 }
 
 // ConfigurationInForce returns the committed configuration. It returns nil if this replica knows

@@ -17,8 +17,8 @@ import (
 	"github.com/countd/countd/shard/stream"
 )
 
-// snapshotBytesDefault is the default of Config.SnapshotBytes. A restart replays so many bytes of
-// log in a second or two.
+// snapshotBytesDefault is the default of Config.SnapshotBytes. A restart replays that much log in a
+// second or two.
 const snapshotBytesDefault = 64 << 20
 
 // Config configures Open.

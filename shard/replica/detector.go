@@ -14,8 +14,8 @@ import (
 const candidateStagger = 150 * time.Millisecond
 
 // DetectFailure makes the replica campaign if it is a voter, has not heard from its leader for too
-// long, and could lead. It may be called at any time, and does nothing in a candidate or in a
-// follower that knows no leader. It returns the time until the next check.
+// long, and could lead. It may be called at any time, and does nothing in a leader, a candidate, or
+// a follower that knows no leader. It returns the time until the next check.
 func (g *Replica) DetectFailure() (again time.Duration, err error) {
 	leader := g.Leader()
 	if leader == "" || leader == g.cfg.NodeID || g.raft.State() != raft.Follower || g.Stuck() != nil || g.applyHangs.Load() {

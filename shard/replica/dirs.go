@@ -139,8 +139,8 @@ func (d *Dirs) Replicas(match func(group uint32) bool) (all []raftstore.ReplicaI
 	return all
 }
 
-// Forget removes the empty markers of deleted replicas of the groups for which match returns true.
-// Use it only for groups that this node's catalog can never name again.
+// Forget removes the marker of each group for which match returns true, unless the node has a
+// replica of the group. Use it only for groups that this node's catalog can never name again.
 func (d *Dirs) Forget(match func(group uint32) bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -20,8 +20,8 @@ type EntryMark struct {
 	CRC   uint32 `json:"crc"` // CRC of type, data and extensions
 }
 
-// markOf does not use CRC32C. A shard's entry ends with its own CRC32C, so all entries of one
-// length have the same CRC32C.
+// markOf returns the mark of an entry. The mark's CRC is not CRC32C: a shard's entry ends with its
+// own CRC32C, so all entries of one length would have the same one.
 //
 // markOf ignores the addresses in the first configuration. Each of the first voters writes that
 // entry itself (see Replica.bootstrap), with the addresses in its own catalog. Catalogs may differ,

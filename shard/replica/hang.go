@@ -10,8 +10,9 @@ import (
 
 // A leader whose disk hangs still sends heartbeats, because raft sends them beside the hanging
 // write. So no other node would campaign, and the group would stop until the disk answers. The same
-// happens if the state machine hangs, for example because its own disk is full. Therefore, while a
-// write to the log or the state machine hangs and a majority of other voters answers, a leader
+// happens if the state machine hangs, for example because its own disk is full. Therefore, while
+// the state machine or a write to the log hangs, and the other voters that answer are a majority, a
+// leader
 //
 //   - sends no appends, so that its followers elect another leader;
 //   - asks the follower with the longest log to campaign at once, as in a transfer. raft's own
@@ -19,10 +20,11 @@ import (
 //
 // Both are safe at any time: Raft tolerates lost messages, and a campaign of any replica at any
 // moment. If the other voters that answer are no majority, the leader stays. A candidate could not
-// win without this leader's vote, which needs its disk, and would then only make the waiting writes
-// fail. Once the leader's log has waited for disk space for 10 s, the leader sends no appends in
-// any case. The other voters may be a majority without its knowledge, because one of them is in a
-// later term or cut off from it. Heartbeats would then keep them from voting.
+// win without this leader's vote, and the hanging disk cannot store that vote. The candidate would
+// only make the waiting writes fail. Once the leader's log has waited for disk space for 10 s, or
+// its state machine has hung for as long, the leader sends no appends in any case. The other voters
+// may be a majority without its knowledge, because one of them is in a later term or cut off from
+// the leader. The leader's heartbeats would then keep the others from voting.
 //
 // Three rules keep short recurring hangs from moving leaders back and forth:
 //

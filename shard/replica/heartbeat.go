@@ -127,7 +127,7 @@ func (c *contact) last() uint64 {
 }
 
 // knows reports whether an append contains nothing new for the follower: it has no entries, and the
-// follower knows its commit index.
+// follower already has its previous entry and knows its commit index.
 func (c *contact) knows(args *raft.AppendEntriesRequest) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// memberTimeout bounds the wait for space in raft's queue for a change of members. For the
-	// wait for the change itself, see changed.
+	// memberTimeout bounds the wait for space in raft's queue for a change of members.
+	// Replica.changed bounds the wait for the change itself.
 	memberTimeout = time.Second
 	// CaughtUpEntries is the largest lag at which a replica may become a voter: raft sends as many
 	// entries in one call.
@@ -139,8 +139,9 @@ func canLose(servers []raft.Server, lost raft.ServerID, lags map[raft.ServerID]u
 	return 2*there > voters
 }
 
-// moveStep updates the address of the first member whose node has a new address. raft accepts no
-// address twice, so a stale address would prevent another node with that address from joining.
+// moveStep returns the step that updates the address of the first member whose node has a new one.
+// raft accepts no address twice, so a stale address would prevent another node with that address
+// from joining.
 func moveStep(servers []raft.Server, all []Member) MemberStep {
 	for _, m := range all {
 		taken := slices.ContainsFunc(servers, func(s raft.Server) bool { return string(s.Address) == m.Addr })

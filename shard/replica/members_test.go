@@ -12,7 +12,8 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// raft refuses a change of members if another was committed since the leader checked it.
+// raft refuses a change of members if another change was committed after the leader checked this
+// one.
 func TestChangeOfOtherMembersThanChecked(t *testing.T) {
 	r := newReplicas(t, storage.LogStoreBoltDB)
 	leader := r.groups[r.leader(t, -1)]

@@ -56,8 +56,9 @@ func (d *Dirs) Open(cfg Config) (*Replica, error) {
 	return r, err
 }
 
-// checkBlank returns ErrDamaged if the replica had a log before and now has none. Otherwise it
-// removes an incomplete log file that a crash has left.
+// checkBlank returns ErrDamaged if a replica without a log had one before: the record shows that,
+// and for the catalog's replica also the directory of any shard. Otherwise it removes an incomplete
+// log file that a crash has left.
 func (d *Dirs) checkBlank(cfg *Config) error {
 	advice := d.afterLoss()
 	record := d.Opened
@@ -142,10 +143,10 @@ func (d *Dirs) Finish() error {
 	return nil
 }
 
-// finish removes the group from the record, and then deletes the renamed directory's content. First
-// it makes the rename durable, even if an earlier process renamed the directory. Otherwise a crash
-// after the removal of the record and the log could undo the rename, and the replica would start
-// again.
+// finish removes the group from the record, and then deletes the replica's log, cold rows, sets and
+// the content of its renamed directory. First it makes the rename durable, even if an earlier
+// process renamed the directory. Otherwise a crash after the removal of the record and the log
+// could undo the rename, and the replica would start again.
 func (d *Dirs) finish(group uint32, number uint64) error {
 	if err := program.SyncDir(d.Path); err != nil {
 		return err

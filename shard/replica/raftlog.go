@@ -27,9 +27,9 @@ type raftLogger struct {
 
 var _ hclog.Logger = (*raftLogger)(nil)
 
-// raft logs these messages as warnings in normal operation. Some come at each start: a single
-// voter elects itself, the catalog has not applied the addresses yet, and a snapshot waits for a
-// change of members. The pre-votes come when a node returns. The others come at each change of
+// raft logs these messages as warnings in normal operation. Some come at each start: a single voter
+// elects itself, the catalog has not applied the addresses yet, and a snapshot waits for a change
+// of members. A pre-vote is rejected when a node returns. The others come at each change of
 // members: a new replica knows no peers, its log is empty or behind, and votes are split.
 const (
 	electionMsg = "heartbeat timeout reached"
@@ -39,7 +39,7 @@ const (
 	preVoteMsg  = "rejecting pre-vote request since we have a leader"
 	snapshotMsg = "failed to take snapshot"
 	waitsErr    = "cannot take snapshot now"
-	behindMsg   = "failed to get previous log" // a disk error is logged with the same text, but stays a warning
+	behindMsg   = "failed to get previous log" // a disk error is logged with the same text, but is not lowered to debug
 )
 
 func levelOf(level hclog.Level, msg string, args []any) slog.Level {

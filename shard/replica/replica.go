@@ -121,9 +121,9 @@ func (g *Replica) Apply(entry []byte) raft.ApplyFuture {
 	return g.raft.Apply(entry, EnqueueTimeoutMax)
 }
 
-// barrier blocks until all entries that were proposed here earlier are applied, and returns its own
-// index.
-// The wait for space in raft's queue is bounded by EnqueueTimeoutMax.
+// barrier proposes a raft barrier, blocks until all entries that were proposed here earlier are
+// applied, and returns the barrier's index. The wait for space in raft's queue is bounded by
+// EnqueueTimeoutMax.
 func (g *Replica) barrier() (index uint64, err error) {
 	g.gate.RLock()
 	if err := g.refusal(); err != nil {
@@ -165,8 +165,8 @@ func (g *Replica) Failed() <-chan struct{} { return g.stop.Failed() }
 // Stuck returns the result of Config.Stuck.
 func (g *Replica) Stuck() error { return g.cfg.stuck() }
 
-// Ready returns nil while this node leads the group and has applied all committed entries of
-// earlier terms, and errs.ErrNoLeader otherwise.
+// Ready returns nil while this node leads the group, has applied all committed entries of earlier
+// terms, and can apply more. Otherwise its error matches errs.ErrNoLeader.
 func (g *Replica) Ready() error {
 	if err := g.stop.Failure(); err != nil {
 		return fmt.Errorf("%w: %w", errs.ErrNoLeader, err)

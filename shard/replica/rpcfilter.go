@@ -38,8 +38,8 @@ import (
 //     until raft's last index is checked (see mayCampaign). A sole voter can elect itself without
 //     vote requests, but it gets no such snapshot, because it already holds every committed entry.
 //  3. If raft finishes a snapshot of its own while it installs a later one, raft forgets the later
-//     one in memory, and its last index is too low. So the filter holds Snapshotter.running
-//     during an install. If the lock is not free, the replica is opened again as in rule 2.
+//     one in memory, and its last index is too low. So the filter holds Snapshotter.running during
+//     an install. If the lock is not free, the replica is opened again as in 2.
 //  4. If the leader's commit index is beyond raft's last entry, raft commits up to its last entry,
 //     although it has compared only the entries up to the last one of the call. So boundCommit
 //     bounds the commit index by the last entry of the call.
@@ -416,7 +416,7 @@ func (f *rpcFilter) candidatesLeader() raft.ServerAddress {
 // checkTimeoutNow refuses an order to campaign at once unless it comes from the leader. The order
 // has no term, and raft would obey a late order, even as a leader. checkTimeoutNow also refuses the
 // order if this replica may not campaign, because raft raises its term before it requests votes. It
-// also refuses if the state machine is stuck or hangs.
+// also refuses the order while the state machine hangs.
 func (f *rpcFilter) checkTimeoutNow(call *raft.TimeoutNowRequest) error {
 	if err := f.mayCampaign(); err != nil {
 		return err

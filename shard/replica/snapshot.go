@@ -47,7 +47,7 @@ func (s *Snapshotter) Take() error {
 	return s.takeLocked()
 }
 
-// takeLocked is Take for a caller that holds running.
+// takeLocked is Take for a caller that holds s.running.
 func (s *Snapshotter) takeLocked() error {
 	if err := s.cfg.stuck(); err != nil {
 		return err

@@ -48,9 +48,9 @@ const (
 // goroutine, concurrently with raft's main loop (hashicorp/raft#695). Here the main loop handles
 // heartbeats, like all calls.
 //
-// It sends fewer heartbeats. If a successful call to the follower began less than pause ago, the
+// It sends fewer heartbeats. If a successful call to the follower began less than t.pause ago, the
 // transport answers raft's heartbeat itself (see contact). So a leader that is cut off may step
-// down up to pause later. That is harmless, because reads do not rely on the leader's lease (see
+// down up to t.pause later. That is harmless, because reads do not rely on the leader's lease (see
 // Prover.ProveTerm). The other heartbeats wait for the next beat (see Beats).
 //
 // It sends small appends on the node's stream, together with appends of other groups (see
@@ -156,7 +156,7 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 // that was not sent and for a refused order to campaign.
 var errHangs = errors.New("this node's disk or state machine hangs: others are to lead")
 
-// unreached reports whether an append failed because its node is or became unreachable.
+// unreached reports whether an append failed because the follower's node is or became unreachable.
 func unreached(err error) bool {
 	return errors.Is(err, stream.ErrUnreached) || errors.Is(err, stream.ErrLost)
 }
@@ -180,7 +180,8 @@ func (t raftTransport) appendTogether(c *contact, id raft.ServerID, target raft.
 }
 
 // spares reports whether an append can be omitted, because a recent successful call had the same
-// content. A heartbeat to a follower that answered recently first waits for the next beat.
+// content. Before it decides about a heartbeat to a follower that answered recently, it waits for
+// the next beat.
 func (t raftTransport) spares(c *contact, args *raft.AppendEntriesRequest, together bool) bool {
 	now, pause := time.Now(), t.pause
 	switch {
@@ -188,7 +189,7 @@ func (t raftTransport) spares(c *contact, args *raft.AppendEntriesRequest, toget
 		return together && c.knows(args) && c.recent(now, args.Term, pause*5/4)
 	case together && c.waits(now, args.Term, pause, t.beats.next(now)):
 		t.beats.wait(now, t.closed.done)
-		pause /= 2 // with the full pause, the next heartbeat would be late
+		pause /= 2 // an older call does not spare this heartbeat, or the next one would come too late
 	}
 	return c.recent(time.Now(), args.Term, pause)
 }
@@ -337,7 +338,7 @@ type dialCounter struct {
 	}
 }
 
-// Dial implements raft.StreamLayer. address must be made by named.
+// Dial implements raft.StreamLayer. The address is a result of named().
 func (d *dialCounter) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	id, _, _ := strings.Cut(string(address), "@")
 	d.mu.Lock()

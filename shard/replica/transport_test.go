@@ -106,8 +106,8 @@ func TestCallsReachARestartedReplica(t *testing.T) {
 	}
 }
 
-// If another voter opens its replica a moment later, the first voter of a new group still gets its
-// pre-vote. The call of any other candidate fails at once.
+// The first voter of a new group repeats its request for a pre-vote until the other voter has
+// opened its replica. The call of any other candidate fails at once.
 func TestFirstVoterAsksAgain(t *testing.T) {
 	for name, first := range map[string]bool{"the first voter": true, "another": false} {
 		t.Run(name, func(t *testing.T) {

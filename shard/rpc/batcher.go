@@ -87,8 +87,8 @@ func NewBatcher[Q, A any](cfg BatcherConfig[Q, A]) *Batcher[Q, A] {
 // Do asks q and waits for the answer. The batcher owns q until its batch is answered, which may be
 // after Do returns. If ctx ends while the question is queued, Do withdraws the question, which is
 // then never sent, and returns ErrOverloaded. If the question was sent, Do returns ErrCallLost. But
-// the last asker of the batch gets the error of Send, which shows whether anything was sent. Each
-// of these errors wraps ctx's error.
+// the last asker of the batch to give up waits for Send to return, and gets its result: an error of
+// Send shows whether anything was sent. Each of these errors wraps ctx's error.
 func (l *Batcher[Q, A]) Do(ctx context.Context, q Q) (A, error) {
 	it := &batchItem[Q, A]{question: q, bytes: l.cfg.Size(q), done: make(chan struct{})}
 	it.deadline, _ = ctx.Deadline()
@@ -140,8 +140,8 @@ func (l *Batcher[Q, A]) submit(it *batchItem[Q, A]) error {
 	return nil
 }
 
-// withdraw removes a question, unless it was sent or refused. When half of the questions in the
-// queue are withdrawn, withdraw compacts the queue: while a peer hangs, nothing else removes
+// withdraw removes a question, unless it was sent or refused. When more than half of the questions
+// in the queue are withdrawn, withdraw compacts the queue: while a peer hangs, nothing else removes
 // questions whose deadlines have passed.
 func (l *Batcher[Q, A]) withdraw(it *batchItem[Q, A]) bool {
 	l.mu.Lock()

@@ -34,7 +34,8 @@ type silence struct {
 	heard uint64
 }
 
-// doubtful reports whether pings are unanswered and no byte has arrived from the node since then.
+// doubtful reports whether pings are unanswered, and no byte has arrived since watch noticed the
+// silence.
 func (p *callPeer) doubtful() bool {
 	s := p.silent.Load()
 	line := p.line.Load()

@@ -45,8 +45,8 @@ type CallsConfig struct {
 	// ByAddress means that node keys are addresses: a call reaches the node that has the address
 	// now.
 	ByAddress bool
-	// Cut is called if a node was silent for too long, so that the caller closes its other
-	// connections to that node too. nil if there are none.
+	// Calls calls Cut at each check of a node that was silent for too long. Cut closes the other
+	// connections to that node; nil if there are none.
 	Cut    func(nodeKey string)
 	Logger *slog.Logger // nil discards all messages
 }

@@ -47,8 +47,8 @@ type MuxConfig struct {
 	Advertise string       // the address that peers dial, host:port; "" for the listening address
 	ClusterID [16]byte
 	NodeKey   string // key of this node: connections meant for another node are refused; "" accepts all
-	// ClusterName is this node's --cluster-name; "" for none. Connections from nodes with another
-	// name are refused.
+	// ClusterName is this node's --cluster-name; "" for none. Connections from nodes whose name
+	// does not agree with it are refused: see ClustersAgree.
 	ClusterName string
 	Dial        DialPeer     // nil for TCP
 	Logger      *slog.Logger // nil discards all messages

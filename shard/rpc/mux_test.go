@@ -70,7 +70,7 @@ func TestMuxRefusesOtherConnections(t *testing.T) {
 	for _, test := range []struct {
 		name, reason string
 		sent         []byte
-	}{ // messages for unknown clusters and groups cause no warning
+	}{ // a connection without a cluster id, or for an unknown group, causes no warning
 		{"http", "begins with", []byte("GET / HTTP/1.1\r\nHost: countd.example\r\n\r\n")},
 		{"short", "cannot read", good[:10]},
 		{"nothing", "cannot read", nil},

@@ -18,7 +18,7 @@ const requestSilenceMax = 2 * time.Second
 //
 // raft reads a snapshot in its main loop, without a deadline. A leader that is frozen or cut off
 // while it sends a snapshot closes no connection. Without this bound, that leader would keep the
-// follower from voting until it returns.
+// follower from voting until the leader returns.
 //
 // servedConn needs no lock: raft reads from one goroutine at a time, and writes only after it has
 // read.

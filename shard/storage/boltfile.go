@@ -40,8 +40,8 @@ type boltFile struct {
 	writes sync.Mutex // held during a write transaction
 }
 
-// openBoltFile opens or creates the database at path. It refuses an incomplete file with
-// ErrDamaged and does not change it.
+// openBoltFile opens or creates the database at path. It refuses a damaged file with ErrDamaged and
+// does not change it.
 func openBoltFile(path string) (*boltFile, error) {
 	if err := checkBoltFile(path); err != nil {
 		return nil, fmt.Errorf("cannot open log %s: %w", path, err)

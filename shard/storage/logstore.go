@@ -302,7 +302,8 @@ func sealAll(entries []*raft.Log) (sealed []*raft.Log, bytes int) {
 	return sealed, bytes
 }
 
-// grow counts bytes stored since the last snapshot, and makes a snapshot due.
+// grow counts bytes stored since the last snapshot, and makes a snapshot due once they reach
+// dueBytes.
 func (l *Log) grow(bytes int64) {
 	if l.bytes.Add(bytes) >= l.dueBytes.Load() {
 		select {

@@ -7,8 +7,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Recover checks that the log continues the newest snapshot, verifies every entry after the
-// snapshot, and counts those entries.
+// Recover drops a log that the newest snapshot replaced. Otherwise it checks that the log continues
+// that snapshot. It verifies and counts the entries after the snapshot, and checks that the stored
+// term is not below theirs.
 func Recover(log *Log, snaps *Snapshots, votes *Votes) error {
 	metas, err := snaps.List()
 	if err != nil {

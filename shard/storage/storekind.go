@@ -104,8 +104,8 @@ const (
 )
 
 // ChooseLogStore returns the log store of the node whose groups are in dir. If logStoreFile is
-// missing, it records wanted, or LogStoreDefault if wanted is empty. It refuses a directory that
-// has logs but no logStoreFile.
+// missing, it records wanted, or LogStoreDefault if wanted is empty. It refuses a wanted log store
+// other than the recorded one, and a directory that has logs but no logStoreFile.
 func ChooseLogStore(dir string, wanted LogStore) (LogStore, error) {
 	if wanted != "" {
 		if err := wanted.Check(); err != nil {
