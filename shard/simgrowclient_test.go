@@ -98,8 +98,8 @@ type growFence struct {
 }
 
 // growAnswered is a shard that has applied a fence. If P applied the fence under its old route, its
-// children's copies contain the fence. If P applied it under the new route, they do not. So the key
-// includes the route.
+// children's copies contain the fence. If P applied it under the new route, they do not. So
+// growAnswered includes the route.
 type growAnswered struct {
 	group int
 	route growRoute
@@ -118,7 +118,7 @@ type growRestore struct {
 func (w *growWorld) hash(key int) int {
 	h := key*7 + 3
 	if w.leaper >= 0 && h%w.groups() == w.routeOf(w.leaper, true).res {
-		h++ // choose another judge: after a jump of the judge's log time, a repeat is a new use (dedup/DESIGN.md)
+		h++ // choose a judge whose log time does not jump: after a jump, a repeat would count as a new use (dedup/DESIGN.md)
 	}
 	return h
 }
@@ -571,7 +571,7 @@ func (w *growWorld) backupStep() {
 				has++
 			}
 		}
-		if covers != 1 && w.rules.has(growCovers) { // read the streams of this parent and its children again
+		if covers != 1 && w.rules.has(growCovers) { // read the streams of the row's parent and of the parent's children again
 			b.runs = true
 			for g := range b.streams {
 				if g == id%w.parents || g >= w.parents && w.parentOf(g) == id%w.parents {

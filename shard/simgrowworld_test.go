@@ -225,7 +225,7 @@ type growTruth struct {
 	conf    growConf
 	confAt  int
 	shard   growShard // the state after the newest entry
-	made    int       // how often the group was created; in the product, each time gives the group a new number
+	made    int       // how often the group was created; in the product, each creation gets a new group number
 }
 
 type growWorld struct {

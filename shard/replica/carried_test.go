@@ -162,7 +162,7 @@ func TestBackupKeepsItsSets(t *testing.T) {
 }
 
 // A caller whose context ends while it waits for other snapshots stops waiting. No snapshot is
-// taken for it, and the lock running stays free.
+// taken for it, and the lock snapshotter.running stays free.
 func TestSnapshotOfACallerThatLeft(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*withMembers, context.Context) error{
@@ -199,7 +199,7 @@ func TestSnapshotOfACallerThatLeft(t *testing.T) {
 	}
 }
 
-// freeSnapshots reports whether the lock running is free.
+// freeSnapshots reports whether the lock snapshotter.running is free.
 func (w *withMembers) freeSnapshots() bool {
 	free := w.snapshotter.running.TryAcquire(1)
 	if free {
@@ -389,8 +389,8 @@ func sendDamaged(t *testing.T, beforeOpen, afterOpen func(w *withMembers)) (note
 	return w.damage.Load(), err
 }
 
-// After a backup has ended or failed, no snapshot is open, the lock running is free, and the views
-// of sets are not held.
+// After a backup has ended or failed, no snapshot is open, the lock snapshotter.running is free,
+// and the views of sets are not held.
 func TestBackupLeavesNothing(t *testing.T) {
 	t.Parallel()
 	errGone := errors.New("gone")

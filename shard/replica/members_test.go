@@ -68,8 +68,8 @@ func TestSettledMembersAreNotAsked(t *testing.T) {
 	}
 }
 
-// A voter that has caught up leaves only if a majority of the others has caught up. Any other voter
-// leaves if a majority of the others answers.
+// A voter leaves only if a majority of the others has caught up, or lags no more than that voter.
+// If that voter does not answer, a majority of the others must answer.
 func TestCanLose(t *testing.T) {
 	for name, c := range map[string]struct {
 		current, late string

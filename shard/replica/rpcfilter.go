@@ -41,7 +41,7 @@ import (
 //     one in memory, and its last index is too low. So the filter holds Snapshotter.running during
 //     an install. If the lock is not free, the replica is opened again as in 2.
 //  4. If the leader's commit index is beyond raft's last entry, raft commits up to its last entry,
-//     although it has compared only the entries up to the last one of the call. So boundCommit
+//     although it has compared only the entries up to the last entry of the call. So boundCommit
 //     bounds the commit index by the last entry of the call.
 //  5. raft looks for the entry before an append's entries only in its log. If a snapshot replaced
 //     that entry, raft refuses the call for ever. If the call begins at entry 1, raft stores the
@@ -71,8 +71,8 @@ import (
 //     candidates with shorter logs, even before it learned of that change. So a replica without a
 //     vote requests no votes (mayCampaign).
 //
-// DESIGN.md proves that the group has at most one leader and, with rules 7 to 11, that it elects
-// one.
+// DESIGN.md proves that the group has at most one leader and, with the remedies for faults 7 to 11,
+// that it elects one.
 //
 // handle calls one checking function for each kind of call. If that returns an error, the call is
 // refused.

@@ -255,8 +255,8 @@ func TestDeposedLeaderEndsItsSnapshot(t *testing.T) {
 	}
 }
 
-// A leader loses its majority while it removes the vote of a replica. That replica has not received
-// the new configuration, with which it would refuse the others and would not campaign.
+// A leader loses its majority while it removes the vote of a replica. The new configuration has not
+// reached that replica: with it, the replica would not campaign, and might refuse the others.
 func TestLostVoteIsNotToldBeforeItIsCommitted(t *testing.T) {
 	r := newReplicas(t, storage.LogStoreBoltDB)
 	r.join(t, 3)
