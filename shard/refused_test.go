@@ -44,8 +44,8 @@ func TestRefusedNumberRepeatedWithADelete(t *testing.T) {
 	}
 }
 
-// A repeat of a write with overflows reports, for each shard, what the shard still remembers: nothing if
-// only some of its ops overflowed.
+// A repeat of a write with overflows reports, for each shard, what the shard still remembers:
+// nothing if only some of its ops overflowed.
 func TestPartlyRefusedWritesRepeated(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 4)
@@ -121,8 +121,8 @@ func TestOpsThatCannotOverflowAreKnownWhenRepeated(t *testing.T) {
 	}
 }
 
-// A PartialError does not name ops that overflowed as applied, neither for the first write nor for its
-// repeat.
+// A PartialError does not name ops that overflowed as applied, neither for the first write nor for
+// its repeat.
 func TestRefusedOpsAreNotNamedApplied(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 4)

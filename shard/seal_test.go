@@ -82,9 +82,9 @@ func TestRowsAreSealed(t *testing.T) {
 	check(n, 2)
 }
 
-// The node packs old, idle rows of keyspaces whose ids carry a time, except rows that will leave memory.
-// Near the memory limit it packs young rows too, even while it loads a snapshot: the node that took
-// the snapshot had packed them for the same reason.
+// The node packs old, idle rows of keyspaces whose ids carry a time, except rows that will leave
+// memory. Near the memory limit it packs young rows too, even while it loads a snapshot: the node
+// that took the snapshot had packed them for the same reason.
 func TestWhatIsSealed(t *testing.T) {
 	cfg := memberConfig(t, filepath.Join(t.TempDir(), "groups"), 1, 1)
 	cfg.Shards = map[string]int{"posts": 1, "users": 1}

@@ -2,8 +2,9 @@ package shard
 
 import "maps"
 
-// This file is the state machine of a shard in the model of growth. A row is the set of the ops that
-// were applied to it, so that the checks see each op. All states are plain values: a copy is a snapshot.
+// This file is the state machine of a shard in the model of growth. A row is the set of the ops
+// that were applied to it, so that the checks see each op. All states are plain values: a copy is a
+// snapshot.
 
 const (
 	growIDs    = 12 // number of rows

@@ -97,7 +97,7 @@ type simRaft struct {
 	latest, accepted []raft.Server // raft's configurations.latest and .committed
 	latestAt, accAt  uint64
 	fromTransfer     bool
-	waits            bool          // the main loop waits until a full disk can store its term, its vote or unstored
+	waits            bool          // the main loop waits until a full disk can store its term, its vote or the configuration in unstored
 	unstored         []raft.Server // the configuration that a leader's full disk could not store yet
 	receives         *simReceipt   // the snapshot that the main loop reads; nil for none
 	former           *simLead      // the last leadership, whose replication continues while the main loop waits; nil for none
@@ -492,7 +492,8 @@ func (r *simRaft) startStop() {
 	})
 }
 
-// dispatch appends an entry as leader and returns its index. A leader whose disk is full steps down.
+// dispatch appends an entry as leader and returns its index. A leader whose disk is full steps
+// down.
 func (r *simRaft) dispatch(e simEntry) uint64 {
 	d := r.disk
 	if r.full() {
@@ -903,7 +904,7 @@ func (r *simRaft) installAnswered(m *simMsg) {
 	}
 }
 
-// timeoutNow is raft's function, which compares no term, after rpcFilter.timeoutNow.
+// timeoutNow is raft's function, which compares no term, after rpcFilter.checkTimeoutNow.
 func (r *simRaft) timeoutNow(m *simMsg) {
 	if r.rules().filter && (r.state != simFollower || r.leaderID != m.fromID) || !r.mayCampaign() {
 		return

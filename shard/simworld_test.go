@@ -583,7 +583,7 @@ func (w *simWorld) elected(r *simRaft) {
 			w.fail(simIncomplete, "life %d of %s leads term %d by the votes of lives %v; entry %d, committed in term %d, is not in its log",
 				d.life, d.id, d.term, r.voters, i, at)
 		}
-		break // the log of this entry has the earlier entries too
+		break // a log with this entry has the earlier entries too
 	}
 }
 

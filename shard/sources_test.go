@@ -100,8 +100,8 @@ func (q numbered) wantCounts(t *testing.T, n *Node, times func(m uint64) int64) 
 }
 
 // Nodes read a queue concurrently while leaders move and a shard is restored from a backup. Each
-// message counts once. After a seek back it counts once more, and once more for a new source with
-// the name of the deleted one.
+// message counts once. After a seek back, each message from the new position on counts once more.
+// For a new source with the name of the deleted one, every message counts once more.
 func TestSourceIsAppliedOnce(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)

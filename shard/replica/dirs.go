@@ -43,8 +43,8 @@ type Dirs struct {
 	// Finish holds the lock finishing. Acquire it before mu.
 	finishing sync.Mutex
 
-	// mu guards the maps. It is held while MoveAside renames a directory and Forget removes a marker,
-	// so that the maps match the directories. No replica is opened or closed under it.
+	// mu guards the maps. It is held while MoveAside renames a directory and Forget removes a
+	// marker, so that the maps match the directories. No replica is opened or closed under it.
 	mu struct {
 		sync.Mutex
 		here       map[uint32]uint64                // number of the replica, by group

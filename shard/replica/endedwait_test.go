@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// A write of the log may fail after a close has ended another wait. The failure of the disk is reported all
-// the same: the owner must not open the replica again.
+// A write of the log may fail after a close has ended another wait. The failure of the disk is
+// reported all the same: the owner must not open the replica again.
 func TestDiskFailsBesideAnEndedWait(t *testing.T) {
 	g, stores, told := startFaulty(t, nil)
 	hang := make(chan struct{})

@@ -77,8 +77,8 @@ func muxOf(t *testing.T, wrap func(net.Conn) net.Conn) *rpc.Mux {
 	}})
 }
 
-// behindSnapshot returns a group of three. n2 and n3 are closed, and n3 lacks entries. n1 and n2 have
-// these entries only in a snapshot, whose size in bytes is state.
+// behindSnapshot returns a group of three. n2 and n3 are closed, and n3 lacks entries. n1 and n2
+// have these entries only in a snapshot, whose size in bytes is state.
 func behindSnapshot(t *testing.T, state int, wrap func(net.Conn) net.Conn) *replicas {
 	t.Helper()
 	r := &replicas{}
@@ -133,8 +133,8 @@ func TestMajorityThatNeedsASnapshot(t *testing.T) {
 	}
 }
 
-// A third voter comes and goes while n3 receives the snapshot. Each time the voter elects the same leader, and
-// the leader continues the snapshot that it has begun.
+// A third voter comes and goes while n3 receives the snapshot. Each time the voter elects the same
+// leader, and the leader continues the snapshot that it has begun.
 func TestSnapshotOutlastsElections(t *testing.T) {
 	t.Parallel()
 	const state = 6 * snapshotBytesPerTimeout // so large that n1 ends the call only after a minute

@@ -90,8 +90,8 @@ type gate struct {
 	closing bool
 }
 
-// close waits until running calls of Apply have put their entries into raft's queue, and then refuses
-// new entries.
+// close waits until running calls of Apply have put their entries into raft's queue, and then
+// refuses new entries.
 func (g *gate) close() {
 	g.Lock()
 	g.closing = true

@@ -43,8 +43,8 @@ func (f *endFSM) Restore(state io.ReadCloser) error {
 	return f.Machine.Restore(&endReader{ReadCloser: state, f: f})
 }
 
-// A follower may be closed right before its restore reads the end of the snapshot. No disk is to blame, so
-// Close returns no error: an error of Close ends the process.
+// A follower may be closed right before its restore reads the end of the snapshot. No disk is to
+// blame, so Close returns no error: an error of Close ends the process.
 func TestCloseAtTheEndOfARestore(t *testing.T) {
 	other := kinds.All.New(codec.KindBoard, raftfsm.Places{})
 	state := codectest.Persisted(t, other)

@@ -224,7 +224,8 @@ func TestTransferOfAHungLeader(t *testing.T) {
 	mustNotWaitForDisk(t, func() error { return r.groups[l].Transfer(Member{to.ID(), to.cfg.Mux.Addr().String()}) })
 }
 
-// mustNotWaitForDisk checks that a call of a leader whose raft waits for the disk returns errRaftWaits.
+// mustNotWaitForDisk checks that a call of a leader whose raft waits for the disk returns
+// errRaftWaits.
 func mustNotWaitForDisk(t *testing.T, call func() error) {
 	t.Helper()
 	ended := make(chan error, 1)

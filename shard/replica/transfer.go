@@ -55,9 +55,9 @@ func (s *Snapshotter) Send(ctx context.Context, index uint64, send func([]byte) 
 }
 
 // Receive installs a snapshot of another replica as this replica's newest, and keeps this replica's
-// log and vote. fetch asks node for a snapshot whose log index is at least the argument index; see Send.
-// If Receive cannot read the whole snapshot, it changes nothing. After
-// silenceMax without a piece of the snapshot, it gives up.
+// log and vote. fetch asks node for a snapshot whose log index is at least the argument index; see
+// Send. If Receive cannot read the whole snapshot, it changes nothing. After silenceMax without a
+// piece of the snapshot, it gives up.
 func (s *Snapshotter) Receive(ctx context.Context, node string, kind codec.Kind, route codec.Route, fetch func(ctx context.Context, index uint64) (*rpc.Stream, error)) error {
 	if err := s.lock(ctx); err != nil { // keep this replica from beginning an older snapshot meanwhile
 		return err

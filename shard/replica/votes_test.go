@@ -143,8 +143,9 @@ func TestCandidateIsSentASnapshot(t *testing.T) {
 	}
 }
 
-// A replica that is told to lead stays a candidate when the winner of that term sends it an append, but
-// it knows the winner as its leader. If the winner is lost, the candidate still votes for others.
+// A replica that is told to lead stays a candidate when the winner of that term sends it an append,
+// but it knows the winner as its leader. If the winner is lost, the candidate still votes for
+// others.
 func TestCandidateOfAHandoverLosesTheElection(t *testing.T) {
 	p := playLeaderOf(t, storage.LogStoreBoltDB, func(cfg *Config) {
 		cfg.Initial = []Member{{"n2", "a2"}, {"n1", "a1"}, {"n3", "a3"}}
