@@ -43,7 +43,7 @@ func (n *replicas) reconcile() {
 	tellCatalog := true // false once the catalog does not answer, so that the remaining groups do not wait for it too
 	for g, r := range n.registry.local() {
 		if r.mustReopen.Swap(false) {
-			n.running.Go(func() { _ = n.reopen(g, r) }) // ends when the replica is open again; if the disk is too full, follow opens the replica later
+			n.running.Go(func() { _ = n.reopen(g, r) }) // ends when the replica is open again; if the disk is too full, n.follow opens the replica later
 			continue
 		}
 		if !n.membership.Reconcile(r.group, view) {

@@ -81,7 +81,7 @@ func (s *Snapshotter) lock(ctx context.Context) error {
 // take long, delays no snapshot.
 //
 // Before both are open, only a leader's snapshot or the removal of a damaged file can replace the
-// sets. Then openTaken returns an error, and the caller tries again.
+// sets. If one does, openTaken returns an error, and the caller tries again.
 func (s *Snapshotter) openTaken(ctx context.Context) (sent, checked *storedSnapshot, err error) {
 	if err := s.lock(ctx); err != nil {
 		return nil, nil, err
@@ -147,8 +147,8 @@ func (s *Snapshotter) openCarried(id string) (*storedSnapshot, error) {
 // rows of the old snapshot are removed. raft then tries again with the newest snapshot. A later try
 // succeeds, because writing and syncing two snapshots takes longer than reading one.
 //
-// A part of a snapshot that is open is never removed (see openTaken). So if the snapshot was still
-// the newest when everything was open, an unreadable part is damaged. carry reports that damage for
+// An open part of a snapshot is never removed (see openTaken). So if the snapshot was still the
+// newest when everything was open, an unreadable part is damaged. carry reports that damage for
 // repair; otherwise the follower would get the same error for ever. If the snapshot was not the
 // newest, a later snapshot may have removed the part, even a snapshot of the same log index.
 func (s *Snapshotter) carry(id string, state io.Reader) (*carried, error) {

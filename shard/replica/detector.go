@@ -8,9 +8,9 @@ import (
 )
 
 // candidateStagger is the pause between the campaigns of two voters that miss their leader. Two
-// campaigns at the same moment would split the vote. Only a voter that knows no leader votes for
-// others, and a candidate forgets its leader. So the second candidate can win with the vote of the
-// first.
+// campaigns at the same moment would split the vote. A voter that knows a leader refuses other
+// candidates. The first candidate has forgotten its leader, so the second one can win with the vote
+// of the first.
 const candidateStagger = 150 * time.Millisecond
 
 // DetectFailure makes the replica campaign if it is a voter, has not heard from its leader for too

@@ -121,7 +121,7 @@ func (r *replicas) mustKnowVoters(t *testing.T, voters int) {
 	})
 }
 
-// others returns all replicas but except.
+// others returns all replicas but the one with the index except.
 func (r *replicas) others(except int) []*Replica {
 	var others []*Replica
 	for i, g := range r.groups {

@@ -12,7 +12,7 @@ const (
 
 // FailureDetector makes followers detect a silent leader two to three times sooner than raft. raft
 // alone checks only once in a random interval of one to two heartbeat timeouts, and no voter is
-// elected before a majority has noticed.
+// elected before a majority has noticed the silence.
 type FailureDetector struct {
 	Replicas func() []*Replica
 	Logger   *slog.Logger // rate-limited

@@ -83,8 +83,8 @@ func (r *replicas) leader(t *testing.T, except int) int {
 	return found
 }
 
-// add proposes n until a leader other than except accepts it. If a leader loses its majority on a
-// busy machine, the outcome of an entry is unknown.
+// add proposes n until a leader accepts it, and ignores replica except (-1 for none). If a leader
+// loses its majority on a busy machine, the outcome of an entry is unknown.
 func (r *replicas) add(t *testing.T, n uint64, except int) {
 	t.Helper()
 	eventually(t, "an entry is accepted", func() bool {
@@ -99,8 +99,8 @@ func (r *replicas) add(t *testing.T, n uint64, except int) {
 	})
 }
 
-// mustAgree waits until all replicas but except have the same sum. The sum includes all accepted
-// entries, and perhaps some entries of unknown outcome.
+// mustAgree waits until all replicas have the same sum, and ignores replica except (-1 for none).
+// The sum includes all accepted entries, and perhaps some entries of unknown outcome.
 func (r *replicas) mustAgree(t *testing.T, except int) {
 	t.Helper()
 	eventually(t, "the replicas agree", func() bool {

@@ -33,8 +33,8 @@ import (
 //     needs four sequential writes within 1 to 2 s.
 //   - A node whose log hung receives no leaderships for a minute (tiering.Headroom.Unfit).
 //   - While the state machine of a follower hangs, the follower refuses a leader's order to
-//     campaign, and DetectFailure does not make it campaign. Only raft's own timeout still does,
-//     later than at the other voters.
+//     campaign, and DetectFailure does not make it campaign. Only raft's own timeout still makes it
+//     campaign, later than the other voters.
 
 // noteHang records whether a write to the log, or the state machine, hangs. One goroutine calls it
 // repeatedly.

@@ -15,8 +15,8 @@ const (
 	// memberTimeout bounds the wait for space in raft's queue for a change of members.
 	// Replica.changed bounds the wait for the change itself.
 	memberTimeout = time.Second
-	// CaughtUpEntries is the largest lag at which a replica may become a voter: raft sends as many
-	// entries in one call.
+	// CaughtUpEntries is the largest lag at which a replica may become a voter: raft sends that
+	// many entries in one call.
 	CaughtUpEntries = appendEntriesMax
 )
 

@@ -20,7 +20,7 @@ import (
 // raftLogger logs an unreachable peer as rpc.PeerFailures decides: only after some time, and then
 // rarely.
 type raftLogger struct {
-	hclog.Logger // discards; raft calls only the methods that raftLogger overrides
+	hclog.Logger // discards everything; raft calls only the methods that raftLogger overrides
 	slog         *slog.Logger
 	failures     *rpc.PeerFailures // shared by all groups of the node; nil logs each failure
 }

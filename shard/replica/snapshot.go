@@ -64,7 +64,7 @@ func (s *Snapshotter) takeLocked() error {
 		return err
 	}
 	err := s.raft.Snapshot().Error()
-	if unreadable := s.unreadable.Swap(nil); unreadable != nil { // return this error, because raft's error contains only its text
+	if unreadable := s.unreadable.Swap(nil); unreadable != nil { // return unreadable itself, because raft's error contains only its text
 		err = *unreadable
 	}
 	if errors.Is(err, raft.ErrNothingNewToSnapshot) {

@@ -411,8 +411,9 @@ func newRaftTransport(layer raft.StreamLayer, addrs addressBook, heartbeat time.
 // allows everything; tests use it.
 
 // leads reports whether this replica is the leader of the given term. A leader that hears of a
-// later term stops leading, but sends heartbeats until it has stored the term. If its disk hangs or
-// is full, those heartbeats would keep followers from voting for another candidate.
+// later term stops leading, but raft requests heartbeats until the term is stored. If the disk
+// hangs or is full, those heartbeats would keep followers from voting for another candidate, so the
+// transport does not send them.
 func (f *rpcFilter) leads(term uint64) bool {
 	if f == nil {
 		return true // this transport has no replica (in tests)

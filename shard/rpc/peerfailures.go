@@ -9,8 +9,8 @@ const (
 	// failureSpell is how long a peer must keep failing before a failure is logged. A starting node
 	// refuses connections until it has opened its groups, which takes less time.
 	failureSpell = 5 * time.Second
-	// A spell ends after failureGap without a failure. raft retries a failing peer about once in
-	// failureGap, or more often.
+	// A spell ends after failureGap without a failure. raft retries a failing peer about as often
+	// or more often, so that a spell lasts as long as the peer fails.
 	failureGap = 10 * time.Second
 	// failureEvery is the interval between two log lines about a peer that still fails.
 	failureEvery = time.Minute

@@ -35,9 +35,9 @@ const (
 	snapSyncBytes = 4 << 20
 )
 
-// Snapshots stores a replica's snapshots, and shows raft only the newest. Otherwise raft could
-// fall back to an older snapshot, whose following entries may be deleted already, although they
-// are acknowledged. DESIGN.md proves that the newest is always intact.
+// Snapshots stores a replica's snapshots, and shows raft only the newest. Otherwise raft could fall
+// back to an older snapshot, although acknowledged entries after that one may already be deleted.
+// DESIGN.md proves that the newest is always intact.
 type Snapshots struct {
 	fs     vfs.FS
 	dir    string
