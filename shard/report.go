@@ -71,8 +71,8 @@ func (n *Node) report(asked reportRequest) NodeReport {
 	for _, status := range n.Status().Groups {
 		replica := ReplicaReport{GroupStatus: status}
 		if status.Leader != "" && !status.votes() {
-			// Only voters report the members. Otherwise each node's report would have the members
-			// of the catalog's group alone, 100 B for each node of the cluster.
+			// Only voters report the members. Otherwise the members of the catalog's group alone
+			// would add 100 B for each node of the cluster to every report.
 			replica.Members = nil
 		}
 		if status.ID == catalogGroup && asked.Marks {

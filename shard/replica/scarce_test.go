@@ -154,8 +154,8 @@ func TestLeaderThatWaitsForItsNextTerm(t *testing.T) {
 }
 
 // A leader whose log accepts no entries for a long time sends its followers nothing, even if only a
-// minority of them answers. The other followers may be a majority, and its heartbeats would keep
-// them from voting.
+// minority of them answers. The other followers may be a majority, and the leader's heartbeats
+// would keep them from voting.
 func TestLeaderThatWaitsForLong(t *testing.T) {
 	r, _ := newFaultyReplicas(t, 3)
 	r.add(t, 1, -1)

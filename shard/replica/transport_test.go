@@ -34,7 +34,7 @@ func TestSparedHeartbeatIsLeftAlone(t *testing.T) {
 
 // The idle connections to a replica end when its node restarts. A candidate that used them would
 // lose its election, and a leader could not hand over. So a call that fails on such a connection is
-// repeated once on a new connection.
+// repeated until it has used a new one.
 func TestCallsReachARestartedReplica(t *testing.T) {
 	header := raft.RPCHeader{ProtocolVersion: 3, Addr: []byte("x"), ID: []byte("n1")}
 	for name, call := range map[string]func(from raftTransport, at raft.ServerAddress) error{

@@ -172,7 +172,8 @@ func readWhole(t *testing.T, path string) error {
 }
 
 // The fuzzed bytes are patches of a whole file, 4 bytes each: a position (3 bytes) and a value. Few
-// patches hit the meta pages. If one does, the check fails at its checksum and tests nothing else.
+// patches hit the meta pages. If one does, the check fails at that page's checksum and tests
+// nothing else.
 func FuzzCheckBolt(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "raft.db")
 	b, err := openBoltFile(path)
