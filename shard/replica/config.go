@@ -54,8 +54,8 @@ type Config struct {
 	// StateBytes estimates the size of a snapshot taken now. It may omit parts that the last
 	// snapshot also had, such as the request memory. nil means that snapshots are tiny.
 	StateBytes func() uint64
-	// Room reserves disk space for a snapshot of about bytes, or returns an error if the disk
-	// lacks space. release ends the reservation. nil for no check.
+	// Room reserves disk space for a snapshot of about that many bytes, or returns an error if the
+	// disk lacks space. release ends the reservation. nil for no check.
 	Room func(bytes uint64) (release func(), err error)
 
 	// Stuck returns why the state machine cannot apply further entries, or nil if it can. A nil
@@ -81,7 +81,7 @@ type Config struct {
 	LogStore      storage.LogStore // "" for LogStoreDefault
 	NodeLog       *raftstore.Log   // the node's shared log for LogStoreShared, which must outlive the group; nil if the replica has a log of its own
 	SnapshotBytes int64            // 0 for snapshotBytesDefault
-	DiskStallMax  time.Duration    // 0 for DiskStallMax
+	DiskStallMax  time.Duration    // 0 for storage.DiskStallMax
 	Timing        Timing           // zero for TimingDefault
 }
 

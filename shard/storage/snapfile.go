@@ -36,7 +36,7 @@ var (
 	snapSums  = crc64.MakeTable(crc64.ECMA)
 )
 
-// appendSnapHead appends the bytes of the file before the FSM's.
+// appendSnapHead appends the part of the file in front of the FSM's bytes.
 func appendSnapHead(b []byte, meta *raft.SnapshotMeta) []byte {
 	begin := len(b)
 	b = binary.LittleEndian.AppendUint32(append(b, snapMagic[:]...), 0)
