@@ -232,8 +232,8 @@ type growWorld struct {
 	rng      *rand.Rand
 	rules    growRule
 	shape    growShape
-	parents  int // N
-	factor   int // k
+	parents  int // N in GROWTH.md
+	factor   int // k in GROWTH.md
 	nodes    []growNode
 	views    []*growView
 	truth    []growTruth // by group

@@ -28,7 +28,7 @@ var (
 	ErrGap = errors.New("the entries would have a gap")
 	// ErrNoSegment is returned if the log needs a new file but the disk is full or no file
 	// descriptor is free. Nothing was written, and the caller may retry. As an exception,
-	// Replica.StoreLogs may have written the first of its entries.
+	// Replica.StoreLogs may have stored the first entries of the call.
 	ErrNoSegment = errors.New("the log cannot begin its next file")
 )
 
@@ -68,7 +68,7 @@ type Options struct {
 type Log struct {
 	fs      vfs.FS
 	dir     string
-	sectors int // size of a full segment, unless a batch needs more; see sectorsOf
+	sectors int // number of sectors of a full segment; rotate makes a larger one if a batch needs it
 	lock    io.Closer
 
 	mu struct {

@@ -10,8 +10,8 @@ import (
 )
 
 // committedMembers records the newest configuration that was applied here, and so is committed.
-// raft returns only its latest configuration. If a leader that was cut off sent that configuration,
-// it may never be committed.
+// raft returns only its latest configuration, which may never be committed: a leader that was cut
+// off may have sent it.
 type committedMembers struct {
 	stored  *storage.Snapshots
 	applied atomic.Pointer[ConfigurationAt]

@@ -365,9 +365,8 @@ func (f *rpcFilter) committed() uint64 {
 	return max(f.g.raft.CommitIndex(), f.g.raft.AppliedIndex())
 }
 
-// compare stops the group if the term of this replica's committed entry at index differs from the
-// argument theirs. The argument theirs is the term of the sender's entry at that index. The sender
-// is the leader of senderTerm.
+// compare stops the group if theirs, the term of the sender's entry at index, differs from the term
+// of this replica's committed entry there. The sender is the leader of senderTerm.
 func (f *rpcFilter) compare(from raft.RPCHeader, senderTerm, index, theirs uint64) error {
 	ours, known := f.termAt(index)
 	if !known || ours == theirs {

@@ -279,7 +279,7 @@ func TestHungLeaderIsReplaced(t *testing.T) {
 	eventually(t, "the disk hangs no more", func() bool { return !r.groups[hung].Hangs() })
 }
 
-// frozenFSM applies nothing while it is held, as a state machine whose own disk is full.
+// frozenFSM applies nothing while it is held, like a state machine whose own disk is full.
 type frozenFSM struct {
 	*sumFSM
 	held sync.RWMutex

@@ -59,8 +59,8 @@ func (f *heldFSM) Restore(state io.ReadCloser) error {
 	return f.sumFSM.Restore(state)
 }
 
-// An append waits for a replica that restores its snapshot, as on a connection of the group. raft
-// would repeat a refused append up to ten seconds later.
+// An append on a stream waits for a replica that restores its snapshot, like an append on a
+// connection of the group. If it were refused, raft would repeat it only up to ten seconds later.
 func TestAppendWaitsForAReplicaThatOpens(t *testing.T) {
 	there := testMux(t)
 	cfg := testConfig(t, there, "n1.0")

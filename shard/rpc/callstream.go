@@ -28,8 +28,8 @@ func (c *Calls) HandleStream(method string, h StreamHandler) {
 	c.server.streams[callService+method] = h
 }
 
-// Stream calls a stream method of another node. The caller must close the returned Stream. Stream
-// returns the same errors as Call.
+// Stream calls a stream method of another node. The caller must close the returned Stream. Its
+// errors are those of Call, but ErrCallLost also stands for a request that gRPC could not send.
 func (c *Calls) Stream(ctx context.Context, node, method string, request []byte) (*Stream, error) {
 	p, err := c.peer(node)
 	if err != nil {
