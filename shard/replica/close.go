@@ -19,9 +19,9 @@ const closeShare = 0.75
 // Later calls wait for the end of that work.
 //
 // Close interrupts running reads, writes and restores of snapshots, so that a large snapshot does
-// not delay it: after its last snapshot if it takes one, otherwise at once. It also ends a write
-// that waits for disk space or file descriptors. If it ended such a write, or a leader's snapshot
-// is being installed, Close takes no last snapshot.
+// not delay it. It does so after its last snapshot if it takes one, and otherwise at once. It also
+// ends a write that waits for disk space or file descriptors. If it ended such a write, or a
+// leader's snapshot is being installed, Close takes no last snapshot.
 //
 // If the group applies nothing any more, for example because the followers' disks are full, Close
 // does not wait for the pending proposals. Their outcome is then unknown. The replica fails with

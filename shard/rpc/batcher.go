@@ -86,9 +86,9 @@ func NewBatcher[Q, A any](cfg BatcherConfig[Q, A]) *Batcher[Q, A] {
 
 // Do asks q and waits for the answer. The batcher owns q until its batch is answered, which may be
 // after Do returns. If ctx ends while the question is queued, Do withdraws the question, which is
-// then never sent, and returns ErrOverloaded. If the question was sent, Do returns ErrCallLost. But
-// the last asker of the batch to give up waits for Send to return, and gets its result: an error of
-// Send shows whether anything was sent. Each of these errors wraps ctx's error.
+// then never sent, and returns ErrOverloaded. If ctx ends after the question was sent, Do returns
+// ErrCallLost. But the last asker of the batch to give up waits for Send to return, and gets its
+// result: an error of Send shows whether anything was sent. Each of these errors wraps ctx's error.
 func (l *Batcher[Q, A]) Do(ctx context.Context, q Q) (A, error) {
 	it := &batchItem[Q, A]{question: q, bytes: l.cfg.Size(q), done: make(chan struct{})}
 	it.deadline, _ = ctx.Deadline()
