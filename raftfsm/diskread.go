@@ -26,7 +26,7 @@ const (
 // deadline or DiskReadMax passes. read may wait for the disk. The first error cancels the other
 // reads, and EachRead returns it.
 func EachRead(n int, deadline time.Time, read func(ctx context.Context, i int) error) error {
-	if n == 0 { // posts are usually in memory
+	if n == 0 { // the usual case for posts, which are in memory
 		return nil
 	}
 	if end := time.Now().Add(DiskReadMax); end.Before(deadline) {
@@ -34,7 +34,7 @@ func EachRead(n int, deadline time.Time, read func(ctx context.Context, i int) e
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
-	if n == 1 { // the usual case needs no goroutine
+	if n == 1 { // a single read needs no goroutine
 		return read(ctx, 0)
 	}
 	reads, ctx := errgroup.WithContext(ctx)

@@ -1,8 +1,8 @@
 // Package raftfsm contains the common part of the state machines of all kinds of shards. It decodes
-// each log entry, finds the repeated requests in it, and applies it, whatever its ops mean. A
-// Machine is one shard. Each kind has a package of its own, which package kinds lists. Package
-// codec frames entries and snapshots, package dedup remembers requests, and package catalog is the
-// state machine of the cluster.
+// and applies each log entry, and finds the repeated requests in the entry. A Machine is one shard.
+// Each kind has a package of its own, which package kinds lists. Package codec frames entries and
+// snapshots, package dedup remembers requests, and package catalog is the state machine of the
+// cluster.
 //
 // A state machine depends on its log alone. It never reads a clock or a random number, and reads no
 // file except the rows, bodies and sets that it moved to disk. A replica that cannot read such data

@@ -14,7 +14,8 @@ type requests struct {
 	outcomes []dedup.Outcome // by request
 	met      []int64         // by request, see dedup.Memory.Met
 	// positions holds the answers to sections of sources, by request. The answer for any other
-	// request is empty. It is nil if the entry has no section of a source. The Result owns it.
+	// request is empty. positions is nil if the entry has no section of a source. The Result owns
+	// positions.
 	positions []dedup.PositionAnswer
 }
 
@@ -33,7 +34,8 @@ func (b *requests) ops() int {
 }
 
 // decode decodes all ops of an entry into the contents of the shard, in order. The request memory
-// decides for each request whether to apply it, and decode voids the ops of the other requests.
+// decides for each request whether to apply it, and decode voids the ops of a request that must not
+// be applied.
 func (b *requests) decode(sections []byte, route codec.Route, once *dedup.Memory, held Contents) error {
 	b.all, b.outcomes, b.met = b.all[:0], b.outcomes[:0], b.met[:0]
 	b.positions = nil
@@ -112,7 +114,7 @@ func parseRequest(kind byte, p []byte, id *dedup.RequestID) (of codec.Route, ops
 }
 
 // noteRefused records in the request memory for which requests of the entry the shard refused some
-// or all ops. It also corrects the outcomes of their repeats in the same entry.
+// or all ops. It also corrects the outcomes of repeats of these requests in the same entry.
 func (b *requests) noteRefused(once *dedup.Memory, overflows []engine.Overflow) {
 	repeats, name := map[string]dedup.Outcome{}, []byte(nil) // by AppendName
 	first := 0

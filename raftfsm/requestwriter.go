@@ -10,7 +10,7 @@ import (
 
 // RequestWriter writes one request section into a buffer. It owns the buffer until Section returns
 // it. Each kind has its own functions to append ops. These panic on an op that the format cannot
-// express, because an entry that no replica can apply would stop them all.
+// express, because an entry that cannot be applied would stop all replicas.
 type RequestWriter struct {
 	buf      []byte
 	opsAt    int // offset in buf at which the ops begin

@@ -57,8 +57,8 @@ func reportedBy(n *Node, number uint32) ReplicaReport {
 	return ReplicaReport{}
 }
 
-// passed is a context that ends during the first call of Done. That call returns nil, so its caller
-// does not notice the end.
+// passed is a context that ends during the first call of Done. That call returns a nil channel, so
+// its caller does not notice the end.
 type passed struct {
 	context.Context
 	pass context.CancelFunc
@@ -112,8 +112,8 @@ func TestCloseBesideABackup(t *testing.T) {
 	mustDo(t, s.Close())
 }
 
-// A backup of one cluster, restored through any node of another, is the same on all replicas there.
-// Only with Force does it replace existing rows.
+// A backup of one cluster can be restored through any node of another cluster. Then all replicas
+// there are equal. The restore replaces existing rows only with Force.
 func TestBackupIsRestoredElsewhere(t *testing.T) {
 	t.Parallel()
 	from := openMembers(t, 1)

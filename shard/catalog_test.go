@@ -65,8 +65,8 @@ func TestBoundsOfACluster(t *testing.T) {
 	}
 }
 
-// A keyspace of a cluster that waits for more nodes is created once those nodes are there, and its
-// groups begin with three voters. A request whose deadline passes before that changes nothing.
+// A request for a keyspace waits while the cluster waits for more nodes. The keyspace's groups then
+// begin with three voters. If the deadline passes before that, the request changes nothing.
 func TestCreateKeyspaceBeforeTheClusterBegins(t *testing.T) {
 	t.Parallel()
 	first := joinMember(t, nil, 1, 3)

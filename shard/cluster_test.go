@@ -187,7 +187,7 @@ func digestsAgree(all []*Node) bool {
 	return true
 }
 
-// Other nodes lead the groups of a node that hands over, and writes through that node go on.
+// After a node has handed over, other nodes lead its groups, and writes through the node go on.
 func TestHandOver(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)

@@ -118,7 +118,7 @@ func TestMetricsOfRoom(t *testing.T) {
 	}
 }
 
-// awaitMetrics waits until holds accepts the metrics.
+// awaitMetrics waits until the function holds returns true.
 func awaitMetrics(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	end := time.Now().Add(eventuallyMax)

@@ -92,8 +92,8 @@ func TestSnapshotWithoutRoom(t *testing.T) {
 	mustWrite(t, n, ks, addTo(1, 0, 1))
 }
 
-// A full node still counts in existing rows, deletes rows, and answers reads. An op that it refuses
-// changes nothing.
+// A full node still changes the counts of existing rows, deletes rows, and answers reads. An op
+// that it refuses changes nothing.
 func TestFullNode(t *testing.T) {
 	n, err := Open(Config{
 		Dir: t.TempDir(), NodeKey: "n", NodeName: "n", Bootstrap: true, ClusterID: strings.Repeat("0", 32), ClusterAddr: "127.0.0.1:0",

@@ -1,8 +1,8 @@
 //go:build !race
 
 // This file is not built with the race detector, because raft changes a peer's address under a
-// lock, but reads the peer without the lock (v1.8.0, replication.go, updateLastAppended). That
-// reader uses only the id, which never changes.
+// lock, but reads the peer without the lock (v1.8.0, replication.go, updateLastAppended). The race
+// is harmless, because that reader uses only the id, which never changes.
 
 package shard
 

@@ -46,7 +46,7 @@ func BenchmarkNodeWriteOnce(b *testing.B) {
 	}
 }
 
-// benchIDs is how many rows the benchmarks write to.
+// benchIDs is the number of rows to which the benchmarks write.
 const benchIDs = 25_000
 
 // benchWrites writes b.N requests from the given number of callers.

@@ -121,9 +121,8 @@ func TestLostLogIsRefused(t *testing.T) {
 	}
 }
 
-// A node whose log is lost, in part or completely, does not start again. Without the
-// directory of a replica, which has its snapshots, the log still has all entries that
-// were never in a snapshot.
+// A node whose log is lost, in part or completely, does not start again. If only the directory of a
+// replica is lost, the node starts, because the log still has all entries.
 func TestLostNodeLogIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -16,9 +16,9 @@ const (
 	askInFlightMax = 2
 	// These constants bound each of the two queues of reads for one peer. A peer answers thousands
 	// of reads per second, so it could not answer a longer queue before the deadlines. One queue is
-	// for reads that may need the disk. A scan, which reads all shards of a peer at once, up to 7
-	// MB, uses that queue. While it is full, such reads try another node, pause, and try again. All
-	// other reads use the second queue.
+	// for reads that may need the disk. A scan uses that queue; it reads all shards of a peer at
+	// once, up to 7 MB. While the queue is full, such reads try another node, pause, and try again.
+	// All other reads use the second queue.
 	askQueueMax      = 16_384
 	readsQueueBytes  = 16 << 20
 	readsInCallMax   = 1024

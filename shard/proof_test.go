@@ -16,8 +16,8 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// proverTold returns a prover of a node's replicas. Another node answers it with the given term, or
-// not at all if none is given.
+// proverTold returns a prover of a node's replicas. Another node answers the prover with its term
+// in terms, or not at all if it has none there.
 func proverTold(t *testing.T, n *Node, terms map[string]uint64) *leadership.Prover {
 	t.Helper()
 	p := leadership.NewProver(leadership.ProverConfig{

@@ -12,6 +12,7 @@
 // cases:
 //
 //   - its key contains no time, and was forgotten;
-//   - its producer was forgotten, and after it forgottenPerProducer × ProducersMax other producers;
-//   - a restore of the shard came between it and the first request.
+//   - its producer was forgotten, and later also forgottenPerProducer × ProducersMax other
+//     producers;
+//   - the shard was restored between the first request and the repeat.
 package dedup

@@ -10,8 +10,8 @@ const fifoBlockLen = 128
 
 // fifo is a queue of numbered records, in blocks that never move. Another goroutine may read a
 // captured fifo while records are pushed to the original and popped from it. A record must not
-// change after a capture. It must have no pointers, because what a popped record points to would
-// live as long as its block.
+// change after a capture. A record must have no pointers: they would keep memory in use after the
+// pop of the record, until its block is freed.
 type fifo[T any] struct {
 	// blocks[0] has the record with number first. The last block has the record with number end-1.
 	// A number divided by fifoBlockLen gives the block, and the remainder is the index in the

@@ -49,7 +49,7 @@ func (h *history) bytes() (state []byte) {
 func seq(name string, n uint64) RequestID { return ByProducer([]byte(name), n) }
 func keyed(key, body string) RequestID    { return ByKey([]byte(key), []byte(body)) }
 
-// judgedKey returns the id of a part of a request. Another shard, judge, has judged its key.
+// judgedKey returns the id of a part of a request whose key the shard judge has judged.
 func judgedKey(key string, judge uint32, met, floor int64) RequestID {
 	id := keyed(key, "body")
 	return id.JudgedBy(judge, Use{met, floor})

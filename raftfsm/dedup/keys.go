@@ -12,8 +12,8 @@ type keyRecord struct {
 	again Outcome // the outcome of a repeat: Duplicate, Refused or PartlyRefused
 }
 
-// judgedHere reports whether this shard judged the use itself. It does so too if the key contains a
-// time.
+// judgedHere reports whether this shard judged the use itself. Every shard judges a key with a time
+// itself.
 func (r *keyRecord) judgedHere() bool { return r.judge == 0 }
 
 // keyQueue contains records in order of arrival. A key that arrived again after its record had
@@ -26,7 +26,8 @@ type keyQueue struct {
 func newKeyQueue() keyQueue { return keyQueue{at: map[[16]byte]uint64{}} }
 
 // find returns the record of a key, or nil. It returns nil too if this shard judged the use and
-// last is before floor. Only the entry that has the request with the key may change the record.
+// last is before floor. Only the entry that pushed the record may change it, because captures share
+// older records.
 func (q *keyQueue) find(key [16]byte, floor int64) *keyRecord {
 	number, ok := q.at[key]
 	if !ok {

@@ -25,8 +25,9 @@ func TestKeys(t *testing.T) {
 	h.want(now+minutes(20)+1, keyed(ahead, "b"), Expired, 3)
 }
 
-// After a key was forgotten, a longer horizon does not make the memory accept it again. After a
-// shorter horizon, the memory keeps a key of a fast clock for as long as it would accept that key.
+// After a key was forgotten, a longer horizon does not make the memory accept it again. After the
+// horizon was shortened, the memory keeps a key from a fast clock until the key is too old to be
+// accepted.
 func TestKeysOutliveChangesOfTheHorizon(t *testing.T) {
 	h, now := newHistory(t), minutes(1<<20)
 	within := func(horizon time.Duration) { h.limits.KeyHorizon = horizon }
@@ -82,8 +83,8 @@ func TestKeysThatAnotherShardJudged(t *testing.T) {
 	h.want(later, judgedKey("k", 2, 4, 4), Duplicate, 6)
 }
 
-// If another shard judged a use, its record counts until it is dropped, even if that takes several
-// entries.
+// If another shard judged a use, the record of the use counts until an entry drops the record. That
+// may take several entries.
 func TestJudgedKeysThatAreNotDroppedYet(t *testing.T) {
 	h := newHistory(t)
 	h.limits.KeysMax = KeysMaxMax
@@ -100,8 +101,8 @@ func TestJudgedKeysThatAreNotDroppedYet(t *testing.T) {
 	}
 }
 
-// If a shard had the record of a use when it was restored, one copy of the part counts afterwards.
-// If the shard had dropped the record before, no copy counts.
+// If a shard had the record of a use when the shard was restored, one late copy of the part counts.
+// If the shard had dropped the record before, no late copy counts.
 func TestLateCopiesOnARestoredShard(t *testing.T) {
 	h, now := newHistory(t), minutes(1<<20)
 	h.want(now, judgedKey("dropped", 1, 10, 5), Applied, 1)
@@ -113,7 +114,7 @@ func TestLateCopiesOnARestoredShard(t *testing.T) {
 	h.want(now+minutes(20), judgedKey("known", 1, 20, 15), Duplicate, 4)
 }
 
-// A use that replaces an earlier one needs a record of its own until the earlier one is dropped. If
+// A use that replaces an earlier use needs a second record until the first record is dropped. If
 // the memory is full, it refuses the use and stores nothing.
 func TestRoomForTheNextUseOfAKey(t *testing.T) {
 	h := newHistory(t)
@@ -226,7 +227,7 @@ func TestShardsAgreeOnKeys(t *testing.T) {
 				born = (now - minutes(15) + r.Int64N(minutes(30))) / minutes(1) * minutes(1)
 				key = uuidv7(born)
 			}
-			if r.IntN(50) == 0 { // more keys than one entry drops
+			if r.IntN(50) == 0 { // add more keys than one entry drops
 				busy.Tick(now, m.limits)
 				for range droppedPerEntryMax + 1000 {
 					id := keyed(fmt.Sprint("other", others), "")

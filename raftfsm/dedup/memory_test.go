@@ -49,7 +49,7 @@ func TestOnceAgainstModel(t *testing.T) {
 			now += []int64{0, 0, 1, -5, minutes(1), minutes(30)}[r.IntN(6)]
 			var name string
 			var id RequestID
-			next := false // whether it is above all numbers of its producer
+			next := false // whether the request's number is above all earlier ones of its producer
 			if r.IntN(2) == 0 {
 				name = uuidv7(now - minutes(10) + r.Int64N(minutes(20))/minutes(1)*minutes(1))
 				id = keyed(name, "")
@@ -86,8 +86,8 @@ func TestOnceAgainstModel(t *testing.T) {
 }
 
 // The first write of a restore makes the memory forget the requests of clients and nothing else.
-// Times and floors stay. The memory still refuses earlier writes of restores. A repeat of the write
-// does not make it forget again. A snapshot contains what is left.
+// Times and floors stay. The memory still refuses earlier writes of restores. A repeat of this
+// first write does not make the memory forget again. A snapshot contains what is left.
 func TestFirstWriteOfARestoreForgetsClients(t *testing.T) {
 	o := New()
 	o.Tick(10_000_000, testLimits)

@@ -35,11 +35,10 @@ func (k PositionKey) Compare(other PositionKey) int {
 	return cmp.Or(cmp.Compare(k.Source, other.Source), cmp.Compare(k.Partition, other.Partition))
 }
 
-// Checkpoint is a group's position in a partition. A seek begins an epoch at a position. Since the
-// seek that began Epoch, the group has applied all messages from its position up to At. Mark is the
-// mark of the last of these messages, if there is any. Sections of sources change a Checkpoint.
-// They never lower Epoch, nor At within an epoch. Only a restore sets both back, to the values in
-// the backup.
+// Checkpoint is a group's position in a partition. A seek begins an epoch at a position. The group
+// has applied all messages from the position at which Epoch began up to At. Mark is the mark of the
+// last of these messages, if there is any. Sections of sources change a Checkpoint. They never
+// lower Epoch, nor At within an epoch. Only a restore sets both back, to the values in the backup.
 type Checkpoint struct {
 	Epoch uint32
 	At    sink.Position
@@ -61,8 +60,8 @@ func (r PositionRecord) digest() uint64 {
 	return sum
 }
 
-// mix is the finalizer of MurmurHash3, after a rotation and an addition. Because of these, zeros
-// change the sum too.
+// mix is the finalizer of MurmurHash3, after a rotation and an addition. Without these two, a zero
+// would not change the sum.
 func mix(n uint64) uint64 {
 	n = bits.RotateLeft64(n, 29) + 0x9e3779b97f4a7c15
 	n = (n ^ n>>33) * 0xff51afd7ed558ccd
@@ -151,7 +150,7 @@ type positions struct {
 	at      map[PositionKey]Checkpoint
 	deleted []uint64 // numbers of deleted sources, in order of deletion
 	closed  bool
-	digest  uint64   // of at and closed, but not of deleted: a restored shard may have others
+	digest  uint64   // of at and closed, but not of deleted: a restored shard may have other deleted sources
 	numbers []uint64 // the sources in at, ascending; replaced whole
 }
 
@@ -317,8 +316,8 @@ func appendMark(dst []byte, m sink.Mark) []byte {
 	return binary.LittleEndian.AppendUint64(appendPosition(dst, m.Position), m.Sum)
 }
 
-// readMark reads the mark of a position. If the mark is invalid or not below the position, it fails
-// r.
+// readMark reads the mark of a position. It sets r.Err if the mark is invalid or not below the
+// position.
 func readMark(r *wire.Reader, position sink.Position) sink.Mark {
 	m := sink.Mark{Position: readPosition(r), Sum: r.Fixed64()}
 	if m != (sink.Mark{}) && (!m.Exists() || !m.Position.Less(position)) {
@@ -348,7 +347,7 @@ func parseSource(p []byte) (id RequestID, rest []byte, err error) {
 	s.Mark = readMark(&r, s.Next)
 	empty, good := len(r.Rest) == 0, false
 	switch s.Mode {
-	case SectionAdvance: // ops that do not move the position could be applied twice
+	case SectionAdvance: // a section with ops must move the position, because otherwise a copy of it would be applied too
 		good = s.Prev.Less(s.Next) || s.Prev == s.Next && empty
 	case SectionBegin, SectionRead, SectionForget:
 		good = empty && !s.Mark.Exists() && s.Prev.Hi == 0 && s.Prev.Lo <= math.MaxUint32
@@ -371,7 +370,7 @@ func appendRecords(dst []byte, all []PositionRecord) []byte {
 	return dst
 }
 
-// readRecords reads what appendRecords appended. If that is invalid, it fails r.
+// readRecords reads what appendRecords appended. It sets r.Err if the bytes are invalid.
 func readRecords(r *wire.Reader) []PositionRecord {
 	n := int(r.Fixed32())
 	if n > PositionsMax || n > len(r.Rest)/positionRecordSize {

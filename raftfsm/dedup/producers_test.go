@@ -41,15 +41,15 @@ func TestProducerExpiresByLogTime(t *testing.T) {
 	}
 }
 
-// A forgotten producer can continue with its next number. The group applies none of its old numbers
-// again, even if they are in the new window, if it forgot the producer twice, or after a restore of
-// a snapshot.
+// A forgotten producer can continue with its next number. The group applies no old number of the
+// producer again, even if the number is in the new window, if the group forgot the producer twice,
+// or after a restore of a snapshot.
 func TestForgottenProducerGoesOn(t *testing.T) {
 	h := newHistory(t)
 	h.want(minutes(0), seq("p", 5), Applied, 1)
 	h.want(minutes(0), seq("p", 7), Applied, 2)
 	h.want(minutes(61), seq("p", 7), Expired, 2)
-	h.want(minutes(61), seq("p", 6), Expired, 2) // never applied, but nothing shows that
+	h.want(minutes(61), seq("p", 6), Expired, 2) // 6 was never applied, but the record does not show that
 	h.want(minutes(61), seq("p", 10), Applied, 3)
 	h.reopen(t)
 	h.want(minutes(61), seq("p", 10), Duplicate, 3)
@@ -90,13 +90,13 @@ func TestProducersAreBounded(t *testing.T) {
 		t.Errorf("%d producers, %d gone", h.m.producers.len, h.m.forgotten.order.len())
 	}
 	h.want(1000, seq("p994", 1), Expired, 1000)
-	h.want(1000, seq("p955", 1), Expired, 1000) // the first one whose hash is still there
+	h.want(1000, seq("p955", 1), Expired, 1000) // the oldest producer whose hash is still remembered
 	h.want(1000, seq("p954", 1), Applied, 1001)
 	h.want(1000, seq("p999", 1), Duplicate, 1001)
 }
 
-// producers, with several pages, behaves like a list in order of last use, and a captured list
-// never changes.
+// The type producers, with several pages, behaves like a list in order of last use. A capture never
+// changes.
 func TestProducersAgainstModel(t *testing.T) {
 	type captured struct {
 		producers
@@ -113,7 +113,7 @@ func TestProducersAgainstModel(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		s, now, next := newProducers(), int64(0), 0
-		names, model := []string{}, []string{} // by last use; model also has the times
+		names, model := []string{}, []string{} // both in order of last use; model also has the times
 		var views []captured
 		for _, step := range rapid.SliceOfN(rapid.IntRange(0, 9), 1, 60).Draw(t, "steps") {
 			for range 1 + 10*step {

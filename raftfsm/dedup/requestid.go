@@ -33,7 +33,7 @@ type RequestID struct {
 	key      [16]byte           // SHA-256 of the key, truncated
 	body     [16]byte           // SHA-256 of the call and its meaning, truncated
 	born     int64              // the time in the key, in Unix milliseconds; 0 if it contains none
-	judge    uint32             // group of the judge; 0 in its own part
+	judge    uint32             // group of the judge; 0 in the part for the judge's own shard
 	use      Use                // the use of the key, if another shard judged it
 	section  *SourceSection     // only for bySource
 	restored *RestoredPositions // only for byRestorePositions
@@ -41,7 +41,7 @@ type RequestID struct {
 
 // Use identifies one use of a key that does not contain a time. The shard that judges the key, the
 // judge, creates it. Both times are log times of the judge, in Unix milliseconds. DESIGN.md
-// explains how other shards distinguish uses by them.
+// explains how other shards distinguish uses by these times.
 type Use struct {
 	Met   int64 // when the judge accepted the use
 	Floor int64 // the judge has forgotten all uses with a lower Met

@@ -81,7 +81,7 @@ func TestBornAt(t *testing.T) {
 	for key, want := range map[string]int64{
 		"01890a5d-ac96-774b-bcce-b302099a8057": 0x01890a5dac96,
 		"01890A5D-AC96-774B-BCCE-B302099A8057": 0x01890a5dac96,
-		"00000000-0000-774b-bcce-b302099a8057": 1, // not 0, which means that there is no time
+		"00000000-0000-774b-bcce-b302099a8057": 1, // the time 0 counts as 1, because 0 means no time
 		"00000000-0001-774b-bcce-b302099a8057": 1,
 		"01890a5d-ac96-474b-bcce-b302099a8057": 0, // version 4
 		"01890a5d-ac96-774b-bcce-b302099a805":  0,

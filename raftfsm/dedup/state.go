@@ -160,7 +160,7 @@ func (o *Memory) restoreProducers(p []byte) error {
 	return ended(&r)
 }
 
-// ended returns an error if the section was too short or has more bytes.
+// ended returns an error if the section was too short or has bytes left.
 func ended(r *wire.Reader) error {
 	if err := r.End(); err != nil {
 		return fmt.Errorf("%w: memory of requests: %w", codec.ErrSnapshot, err)
@@ -180,7 +180,7 @@ func (o *Memory) restoreForgotten(p []byte) error {
 	return ended(&r)
 }
 
-// readKeyRecord reads what keyRecord.appendTo appended. If that is invalid, it fails r.
+// readKeyRecord reads what keyRecord.appendTo appended. It sets r.Err if the bytes are invalid.
 func readKeyRecord(r *wire.Reader) (k keyRecord, ahead byte) {
 	copy(k.key[:], r.Take(16))
 	copy(k.body[:], r.Take(16))

@@ -25,9 +25,9 @@ import (
 //
 // Some keys are used in calls of two kinds, each with a judge and a body of its own.
 //
-// If a restored judge accepts a key again, that counts as the same use for a horizon after the last
-// part, and on each shard that still has a record of the use. A judge that was created again has no
-// earlier uses, except of keys that contain a time.
+// If a restored judge accepts a key again, a shard may treat that as another use, unless the shard
+// still has a record of the use and its last part came within a horizon. A judge that was created
+// again has no earlier uses, except of keys that contain a time.
 type usesModel struct {
 	r      *rand.Rand
 	rules  useRules
@@ -282,8 +282,8 @@ func (m *usesModel) askJudge(w *usesWrite) (use *keyUse, told judgment, ok bool)
 	switch outcome {
 	case Applied:
 		use = m.uses[w.key+w.body]
-		// Within a horizon, a judge accepts a key again only after a restore. Then that is the same
-		// use, and a key with a time only ever has one use.
+		// Within a horizon, a judge accepts a key again only after a restore. Such a second
+		// acceptance is the same use. A key with a time never has a second use.
 		if use == nil || use.last < told.Floor && id.born == 0 {
 			use = &keyUse{met: told.Met, last: told.Met}
 			m.uses[w.key+w.body] = use
@@ -329,7 +329,8 @@ func (m *usesModel) count(s *usesShard, use *keyUse, id *RequestID) {
 	}
 }
 
-// checkRepeat checks whether the outcome of a repeat shows if the ops overflowed.
+// checkRepeat checks that the outcome of a repeat of a counted use is Refused if and only if the
+// ops overflowed.
 func (m *usesModel) checkRepeat(s *usesShard, use *keyUse, outcome Outcome) {
 	if counted := s.counts[use] > 0; counted && s.overflowed[use] != (outcome == Refused) {
 		m.fail("mistold", "shard %d: the use of %d overflowed: %v", s.number, use.met, s.overflowed[use])
@@ -436,8 +437,9 @@ func (o *todaysShard) judge(id *RequestID) (outcome Outcome, last int64) {
 	return Applied, last
 }
 
-// faults runs the model, at most runs times, until it has found each of the wanted faults. If none
-// are wanted, any fault fails the test. It returns how often each fault occurred.
+// faults runs the model until it has found each of the wanted faults. The argument runs bounds the
+// number of runs. If none are wanted, any fault fails the test. It returns how often each fault
+// occurred.
 func faults(t *testing.T, rules useRules, runs uint64, wanted ...string) map[string]int {
 	t.Helper()
 	found, acks := map[string]int{}, 0

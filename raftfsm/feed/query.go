@@ -19,8 +19,8 @@ const (
 	feedBytesHint = 8 << 10
 )
 
-// Query reads the feeds of users. A read of a shard returns at most feedsInReadMax feeds. So the
-// feeds of one shard may come from several replicas.
+// Query reads the feeds of users. One read of a shard returns at most feedsInReadMax feeds. If a
+// query needs more, several reads return them, perhaps from different replicas.
 type Query struct {
 	raftfsm.Defaults
 	followees []Followee
@@ -84,8 +84,8 @@ func (q *Query) One(m raftfsm.Machine, key uint64) bool {
 	return inMemory
 }
 
-// Answer implements Query. If it reads from memory and the part has At, it sets the feeds of q.
-// Otherwise it encodes each feed in Words, by appendFeedWords.
+// Answer implements Query. If it reads from memory and p.At is set, it sets the feeds of q.
+// Otherwise it appends each feed to p.Words (appendFeedWords).
 func (q *Query) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, deadline time.Time) error {
 	f, is := m.(*Machine)
 	if !is {

@@ -218,8 +218,8 @@ func TestLostFeeds(t *testing.T) {
 	r.check(want)
 }
 
-// A failed restore of an incomplete snapshot leaves the state unchanged, and the feeds that it
-// loaded take no more memory.
+// A failed restore of an incomplete snapshot leaves the state unchanged, and the memory of the
+// feeds that were loaded is released.
 func TestRestoreOfHalfASnapshotOfFeeds(t *testing.T) {
 	r := newSpillReplica(t)
 	defer r.close()

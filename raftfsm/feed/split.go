@@ -2,8 +2,9 @@ package feed
 
 import "github.com/countd/countd/raftfsm"
 
-// A part that leaves the log replaces each stamp of a feed by stampMoved. It is below the index of
-// every op in the log of the part. It is above 1, because a Since of 1 stands for the oldest read.
+// A part that leaves the log replaces each stamp of a feed by stampMoved. stampMoved is below the
+// index of every op in the log of the part. It is above 1, because a Since of 1 stands for the
+// oldest read.
 const stampMoved = 2
 
 // Split implements raftfsm.Contents. A stamp is an index of the log, so the parts that leave the log do

@@ -315,7 +315,7 @@ func TestSectionWithOpsMoves(t *testing.T) {
 	}
 }
 
-// Only shards of kinds that sources may write to accept a section of a source.
+// Shards of counters and of unread numbers accept a section of a source. Other shards refuse it.
 func TestSectionOfSourceIsChecked(t *testing.T) {
 	var w raftfsm.RequestWriter
 	id := section(dedup.SectionBegin, 1, 1, 0, 5)

@@ -68,7 +68,7 @@ func TestTop100OfAnHour(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			all := test.deltas(t)
 			rand.New(rand.NewPCG(1, 2)).Shuffle(len(all), func(i, j int) {
-				if test.name == "weibo" { // only the counts of weibo have no order of events
+				if test.name == "weibo" { // the other data sets have the order of the events
 					all[i], all[j] = all[j], all[i]
 				}
 			})

@@ -6,6 +6,7 @@
 // entries have equal summaries. DESIGN.md proves the bounds of the error. Lists of the largest
 // counts are exact, and differ between replicas.
 //
-// Invariant: in every bucket, the true gain of a cell differs from its gained by at most its doubt.
-// Any other cell of the column gained or lost at most the column's bound.
+// Invariant: in every bucket, the true gain of a cell differs from the cell's field gained by at
+// most its field doubt. Any key without a cell in a column gained or lost at most the column's
+// bound.
 package rankings

@@ -28,7 +28,7 @@ const (
 type front struct {
 	tags   uint64 // one byte for each way: the top byte of the hash of its key
 	others uint32 // sum of |delta| of the ops on keys without a way, since bound last changed
-	gate   uint32 // once others would reach it, the key of the op competes for a way
+	gate   uint32 // once others would reach gate, the key of the op competes for a way
 }
 
 // set holds cells of keys whose hashes have equal low bits, like a set of a set-associative cache.
@@ -170,8 +170,8 @@ func (of *grid) boundOf(number uint64) uint64 {
 }
 
 // raise sets the bound of a set to a value that includes others, and sets others to 0. It also sets
-// the gate, to about a quarter of the bound. So the cells of a set change seldom, and others costs
-// little precision.
+// the gate, to about a quarter of the bound. So the cells of a set change seldom, and the field
+// others costs little precision.
 func (of *grid) raise(number, bound uint64) {
 	h := &of.fronts[number]
 	of.sets[number].bound, h.others, h.gate = bound, 0, 0

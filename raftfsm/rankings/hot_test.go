@@ -229,8 +229,8 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// Lists loaded from an accepted section write a section that loads as equal lists, and answer
-// queries.
+// If Load accepts a section, the loaded lists answer queries. The section that they write then
+// loads as equal lists.
 func FuzzSection(f *testing.F) {
 	lists := NewHotLists()
 	f.Add([]byte{})

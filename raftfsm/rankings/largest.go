@@ -33,9 +33,9 @@ const (
 // enough candidates are before the place. If too few are, the next query scans again.
 //
 // No row is missed, because the list moves its place first and reads counts afterwards. A row that
-// was before the place when the scan read it is a candidate. The table reports a row that rises to
-// before the place later, whether or not the scan has read it. The list drops a candidate only if
-// its count, read after the place has moved, is not before the place.
+// was before the place when the scan read it is a candidate. If a row rises to before the place
+// later, the table reports the row, whether or not the scan has read it. The list drops a candidate
+// only if its count, read after the place has moved, is not before the place.
 //
 // The lists are in memory, differ between replicas, and end with their table. They never change a row.
 //

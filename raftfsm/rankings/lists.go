@@ -24,8 +24,8 @@ var levels = [...]struct {
 	{30 * time.Minute, 48, 4096},
 }
 
-// numberOn returns the number of the bucket of a level that contains a bucket of the level finer.
-// The levels may be equal.
+// numberOn converts the number of a bucket of the level finer to the number of the bucket of the
+// level that contains it. The levels may be equal.
 func numberOn(level, finer int, number int64) int64 {
 	return number / int64(levels[level].unit/levels[finer].unit)
 }

@@ -60,7 +60,8 @@ func mustBe(t *testing.T, s *Shard, key uint64, want []byte) {
 	}
 }
 
-// mustHaveNoRecords checks that the disk contains no record of a first move of the bodies.
+// mustHaveNoRecords checks that the disk contains no record of version 1, the version of the first
+// move.
 func mustHaveNoRecords(t *testing.T, b *Bodies) {
 	t.Helper()
 	for key := range uint64(testKeys) {

@@ -74,8 +74,9 @@ func (b *Bodies) idleFor(page *page, i int) uint32 {
 
 // Spill moves bodies that have been idle for the given number of ticks out of memory. It stops when
 // it has checked all bodies, has moved about bytesMax bytes, or proceed returns false. The next
-// call continues there. Spill returns the number of moved bodies. It returns cold.ErrFull if the
-// disk is full. After any error, the bodies that it was about to move stay in memory.
+// call continues where this one stopped. Spill returns the number of moved bodies. It returns
+// cold.ErrFull if the disk is full. After any error, the bodies that it was about to move stay in
+// memory.
 func (s *Shard) Spill(idle uint32, bytesMax int64, proceed func() bool) (keys int, err error) {
 	held := s.Current()
 	if held.out == nil {
@@ -183,7 +184,7 @@ func (r *round) write() error {
 	if err := r.out.records.Write(records); err != nil {
 		return err
 	}
-	if r.out.closed.Load() { // Dispose may have removed all records before the Write above
+	if r.out.closed.Load() { // remove the records of the Write above, because Dispose may have run before it
 		r.out.forget()
 		return nil
 	}

@@ -99,8 +99,8 @@ func (p *page) find(key uint64) int {
 	return -1
 }
 
-// prefetch prefetches the cache lines of the heads of a page of small bodies. It does not wait for the
-// number of heads.
+// prefetch prefetches the cache lines of the heads of a page of small bodies. It does not read the
+// number of heads, because that read would wait for memory.
 func (p *page) prefetch() {
 	at := uintptr(unsafe.Pointer(p))
 	engine.Prefetch(at, at+lineBytes)

@@ -12,7 +12,8 @@
 //     bodies are in memory, and stay there until Apply calls Unlock. So answers, refusals and
 //     digests are those of a replica that never moved a body. The leader reads these bodies before
 //     it proposes (Warm), so Apply rarely waits for the disk. Apply does not rely on that, because
-//     the body may have left memory again, or the entry may be old or from another leader.
+//     the body may have left memory again, or the entry may be replayed from the log, or come from
+//     another leader.
 //   - Apply accesses no other body. So if an op only counts in the row of a key, a damaged body of
 //     that key does not stop the entry.
 //   - A mark is stored in a page only after its record was written. A record is removed only after
@@ -57,8 +58,7 @@ func (p *Place) short() bool { return p.Tight != nil && p.Tight() }
 // Config configures a Shard.
 type Config struct {
 	Place
-	// What is the noun for a body in errors, such as "the feed of user". In the errors, the key
-	// follows it.
+	// Errors call a body by the text What, such as "the feed of user", and then the key.
 	What string
 	// PageBytes is the size at which a page of several keys is split in two. A write copies a whole
 	// page.

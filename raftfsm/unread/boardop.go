@@ -18,9 +18,9 @@ import (
 type BoardOpKind uint8
 
 // Ops on the board. The result row contains the number of the channel or dot, and then the
-// channel's last notice or the dot's number of firings. A soon repeated publish or fire returns its
-// first result. For a refused op, the column of its engine.Overflow is a BoardRefusal.
-// RepeatedRefusal returns the refusal of a repeat.
+// channel's last notice or the dot's number of firings. If a publish or fire is repeated soon, the
+// repeat returns the first result. For a refused op, the column of its engine.Overflow is a
+// BoardRefusal. RepeatedRefusal returns the refusal of a repeat.
 const (
 	Publish    BoardOpKind = 48 // appends a notice, and creates the channel if needed
 	Retract    BoardOpKind = 49 // retracts the notice Seq

@@ -62,7 +62,7 @@ func (s SweepState) Due(now time.Time, idle time.Duration) bool {
 	return day > s.Day || day == s.Day && !s.Done
 }
 
-// sweepDay returns the first day that is not idle: rows that were last moved before it are idle.
+// sweepDay returns a day. Rows that were last moved before that day are idle.
 func sweepDay(now, idle int64) int64 { return dayOf(max(0, now-idle)) }
 
 type sweepStep struct {

@@ -42,8 +42,8 @@ func (l *load) add(q *Proposal, sign int) {
 	l.bytes += sign * len(q.section)
 }
 
-// fits reports whether l plus q is within 1/share of the bounds. If l is zero, any proposal fits;
-// otherwise a large request could never be accepted.
+// fits reports whether l plus q is within 1/share of the bounds. If l is zero, any proposal fits.
+// Without this rule, a request above that share could never be accepted.
 func (l *load) fits(q *Proposal, share int) bool {
 	return l.ops == 0 || l.ops+q.load() <= QueueOpsMax/share && l.bytes+len(q.section) <= QueueBytesMax/share
 }

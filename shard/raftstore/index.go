@@ -45,7 +45,8 @@ func newIndex() *index {
 	return &index{replicas: map[ReplicaID]*replicaIndex{}, segments: map[uint32]*segment{}}
 }
 
-// live changes the number of live entries of a segment by entries.
+// live adds the argument entries, which may be negative, to the number of live entries of a
+// segment.
 func (x *index) live(segment uint32, entries int) {
 	if s := x.segments[segment]; s != nil {
 		s.live += entries
