@@ -24,7 +24,7 @@ func (n *Node) Health() Health {
 	h := Health{Leaders: map[uint32]string{}, Disk: n.headroom.Disk(), Memory: n.headroom.Memory()}
 	for _, g := range n.registry.Replicas() {
 		switch {
-		case g != n.registry.meta && !view.MayHold(g.Group(), n.cfg.NodeKey): // such a replica may never get a message of a leader again
+		case g != n.registry.meta && !view.MayHold(g.Group(), n.cfg.NodeKey): // a replica that this node should not have may never hear from a leader again
 		case g.Follows() != nil:
 			h.Leaders[g.Group()] = ""
 		default:

@@ -20,7 +20,7 @@ type forgottenProducer struct {
 // returned and was forgotten again has two records; the later one counts.
 type forgottenProducers struct {
 	order fifo[forgottenProducer] // in the order in which they were forgotten
-	last  map[uint64]uint64       // by hash of the name: number of the later record in order
+	last  map[uint64]uint64       // by hash of the name: number, in the queue order, of the later record
 }
 
 func newForgottenProducers() forgottenProducers { return forgottenProducers{last: map[uint64]uint64{}} }

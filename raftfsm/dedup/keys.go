@@ -7,8 +7,8 @@ type keyRecord struct {
 	key   [16]byte
 	body  [16]byte
 	last  int64   // log time at which the key arrived, or the time in the key if that is later
-	met   int64   // if another shard judged the use, its Use.Met; otherwise 0
-	judge uint32  // if another shard judged the use, that shard's group; otherwise 0
+	met   int64   // Use.Met of the use if another shard judged it; otherwise 0
+	judge uint32  // group of the other shard that judged the use; otherwise 0
 	again Outcome // the outcome of a repeat: Duplicate, Refused or PartlyRefused
 }
 

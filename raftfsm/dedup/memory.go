@@ -31,8 +31,8 @@ const (
 )
 
 const (
-	// seqWindow is the number of a producer's numbers, up to the highest, that may arrive in any
-	// order.
+	// seqWindow is the length of the window, ending at a producer's highest number, in which
+	// numbers may arrive in any order.
 	seqWindow = 64
 	// droppedPerEntryMax bounds the records of each kind that one entry drops. If all records
 	// expire at once, dropping them all would delay the following entries by a tenth of a second.

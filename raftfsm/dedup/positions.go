@@ -151,7 +151,7 @@ type positions struct {
 	deleted []uint64 // numbers of deleted sources, in order of deletion
 	closed  bool
 	digest  uint64   // of at and closed, but not of deleted: a restored shard may have other deleted sources
-	numbers []uint64 // the sources in at, ascending; replaced whole
+	numbers []uint64 // the sources with positions, ascending; a change makes a new slice
 }
 
 func newPositions() positions { return positions{at: map[PositionKey]Checkpoint{}} }

@@ -78,7 +78,8 @@ func newProducers() producers {
 	return producers{pages: []*producerPage{{}}, owned: []bool{true}, slot: map[string]uint32{}, end: 1}
 }
 
-// at returns the record in a slot. The caller may only read it, until the next change.
+// at returns the record in a slot. The caller may only read the record, and only until the next
+// change of producers.
 func (s *producers) at(slot uint32) *producer {
 	return &s.pages[slot/producerPageLen][slot%producerPageLen]
 }
@@ -122,7 +123,7 @@ func (s *producers) remove(slot uint32) {
 }
 
 // touch makes a producer the most recently used one. It returns the record, which the caller may
-// change as after edit.
+// change until the next capture.
 func (s *producers) touch(slot uint32, now int64) *producer {
 	s.unlink(slot)
 	s.link(slot)
@@ -145,7 +146,8 @@ func (s *producers) unlink(slot uint32) {
 	s.edit(p.next).prev = p.prev
 }
 
-// capture returns the producers as they are now. Any goroutine may call all on the result.
+// capture returns the producers as they are now. Any goroutine may call the method all of the
+// result.
 func (s *producers) capture() producers {
 	clear(s.owned)
 	return producers{pages: slices.Clone(s.pages), end: s.end, len: s.len}

@@ -38,7 +38,8 @@ func (h *HotLists) Bytes() uint64 {
 	return h.mu.bytes()
 }
 
-// Hottest returns the largest gains of a column in a window that ends now, in Unix milliseconds.
+// Hottest returns the largest gains of a column in a window that ends at the time now, in Unix
+// milliseconds.
 func (h *HotLists) Hottest(w Window, of uint8, now int64, limit int) Hottest {
 	h.mu.Lock()
 	span := h.mu.window(w, of, now)

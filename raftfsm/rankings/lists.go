@@ -33,7 +33,7 @@ func numberOn(level, finer int, number int64) int64 {
 // lists holds the gains of the ids of a shard. Equal changes at equal times make equal lists.
 type lists struct {
 	tick   int64                 // the number of the finest level's open bucket
-	open   grids                 // its cells
+	open   grids                 // the gains in the open bucket
 	closed [len(levels)][]bucket // by level, ascending by number; empty buckets are left out
 }
 

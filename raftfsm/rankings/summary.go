@@ -59,7 +59,7 @@ func (s *summary) cut(cellsMax int) {
 		for j := range of.cells {
 			sizes[rank(of.cells[j].weight())]++
 		}
-		at, left := ranksMax-1, share // the column keeps all cells of ranks above at, and left cells of rank at
+		at, left := ranksMax-1, share // the column keeps all cells of ranks above at, and at most left cells of rank at
 		for ; sizes[at] <= left; at-- {
 			left -= sizes[at]
 		}

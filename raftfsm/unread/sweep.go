@@ -56,7 +56,8 @@ type SweepState struct {
 	Done bool   // the round is complete
 }
 
-// Due reports whether a step may drop rows if it is applied when the log's time is now.
+// Due reports whether a step may drop rows. The argument now is the log's time when the step is
+// applied.
 func (s SweepState) Due(now time.Time, idle time.Duration) bool {
 	day := sweepDay(now.UnixMilli(), idle.Milliseconds())
 	return day > s.Day || day == s.Day && !s.Done

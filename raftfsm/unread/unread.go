@@ -81,7 +81,7 @@ func (u *Machine) SnapshotBytes() uint64 { return u.Bytes() }
 // Sweep returns the progress of the sweep of idle cursors.
 func (u *Machine) Sweep() SweepState { return *u.current.Load().swept.Load() }
 
-// Cleanup implements Machine. It returns a step of the sweep.
+// Cleanup implements Machine. It returns a step of the sweep if one is due.
 func (u *Machine) Cleanup(now time.Time, idle time.Duration) raftfsm.Cleanup {
 	step := raftfsm.Cleanup{Pause: SweepPause}
 	if u.Cursors().Stats().Rows > 0 && u.Sweep().Due(now, idle) {
@@ -224,7 +224,7 @@ func (u *contents) Apply(now int64, restoring bool, r *raftfsm.Result) (err erro
 	return nil
 }
 
-// move applies an op on cursors and fills dst with its row. A voided op has no cells.
+// move applies an op on cursors and fills dst with the resulting row. A voided op has no cells.
 func (u *contents) move(op *engine.Op, now int64, dst []int64) error {
 	if op.Kind == engine.OpDelete || op.Kind == engine.OpSet || len(op.Cells) == 0 {
 		_, err := u.cursors.Apply([]engine.Op{*op}, len(dst), dst, nil)

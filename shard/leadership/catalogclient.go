@@ -140,7 +140,7 @@ func (c *CatalogClient) changeHere(ctx context.Context, command *catalog.Command
 		err    error
 	}
 	settled := make(chan outcome, 1)
-	go func() { // ends when the future is answered; for a failed group, with the process
+	go func() { // ends when the future is answered; if the group has failed, that may be never
 		future := c.cfg.Group().Apply(entry)
 		if err := future.Error(); err != nil {
 			settled <- outcome{err: err}

@@ -54,9 +54,9 @@ func MemberID(p *catalog.Placement, node string) (raft.ServerID, bool) {
 	return replica.RaftID(node, number), has
 }
 
-// Reconcile changes the members of a group by one step, if this node leads the group. If no step
-// is due and this node should not lead, it hands the leadership over. It reports whether this node
-// leads the group.
+// Reconcile changes the members of a group by one step, if this node leads the group. If no step is
+// due and this node should not lead, it hands the leadership over. It reports whether this node
+// leads the group and is ready to serve.
 func (m *Membership) Reconcile(g *replica.Replica, view *catalog.View) bool {
 	if g.Ready() != nil {
 		m.shedStuck(g, view)

@@ -281,7 +281,7 @@ func (p *Proposer) land(f flight) {
 // never answer the future.
 func (p *Proposer) outcome(f flight) (*raftfsm.Result, error) {
 	answer := make(chan error, 1)
-	go func() { answer <- f.future.Error() }() // ends when the future is answered; for a failed group, with the process
+	go func() { answer <- f.future.Error() }() // ends when the future is answered; if the group has failed, that may be never
 	var err error
 	select {
 	case err = <-answer:
