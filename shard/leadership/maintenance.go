@@ -76,9 +76,9 @@ func (m *Maintenance) Run() {
 	}
 }
 
-// Maintain updates this node's entry in the catalog. If this node leads the catalog, it also
-// places the catalog's group, sets the version of a new cluster and creates the built-in
-// keyspaces. It is idempotent.
+// Maintain updates this node's entry in the catalog. If this node leads the catalog, it also places
+// the catalog's group. Once a new cluster has enough nodes and voters, it sets the version and
+// creates the built-in keyspaces. It is idempotent.
 func (m *Maintenance) Maintain(ctx context.Context) error {
 	view := m.catalog.View()
 	self := m.cfg.Self

@@ -42,7 +42,7 @@ type UpkeepShard struct {
 // of deleted rows, and positions of deleted sources. It works in small steps, and changes a shard
 // only through its log. Set its fields before the first run.
 //
-// Invariant: a step removes only useless state, so a failed or repeated step is harmless. The next
+// Invariant: a step removes only useless state, so a failed or repeated step is harmless. A later
 // tick repeats a failed step.
 type Upkeep struct {
 	Shards     iter.Seq2[uint32, UpkeepShard] // by group number
