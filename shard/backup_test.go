@@ -127,7 +127,7 @@ func TestBackupIsRestoredElsewhere(t *testing.T) {
 	}
 	to := openMembers(t, 3)
 	restore := func(to *Node, number uint32, stream []byte, force bool) (raftfsm.SnapshotFacts, error) {
-		ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax) // new for each restore, which waits for leaders
+		ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax) // a new context for each restore, because a restore waits for leaders
 		defer cancel()
 		return RestoreShard(ctx, to, number, bytes.NewReader(stream), force, nil)
 	}

@@ -32,7 +32,7 @@ type Config struct {
 	// Listener listens on ClusterAddr. If Listener is nil, Open listens on ClusterAddr itself.
 	// Close closes Listener; if Open fails, the caller must close it.
 	Listener   net.Listener
-	HTTPAddr   string // this and GossipAddr are stored in the catalog for Status, admin calls and package cluster
+	HTTPAddr   string // stored in the catalog, like GossipAddr, for Status, admin calls and package cluster
 	GossipAddr string
 	Insecure   bool // a port that needs no credentials is reachable from other machines; the node only reports this
 	// CertProblems returns problems of this node's certificates, for operators; nil for a node

@@ -157,8 +157,8 @@ func (n *Node) waitsToBegin(nodes int) string {
 func (n *Node) WaitReady(ctx context.Context) error { return errs.WaitFor(ctx, n.serves) }
 
 // HandOver hands this node's leaderships over to other nodes. It returns nil once this node leads
-// only groups that no other voter can lead, or ctx's error. From the call on, Ready returns
-// ErrDraining, and other nodes hand no leadership to this node.
+// only groups that no other voter can lead. If ctx ends before that, it returns ctx's error. From
+// the call on, Ready returns ErrDraining, and other nodes hand no leadership to this node.
 func (n *Node) HandOver(ctx context.Context) error {
 	n.membership.HandingOver.Store(true)
 	n.wakeReconcile()

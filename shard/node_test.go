@@ -504,12 +504,12 @@ func TestCloseEndsInTime(t *testing.T) {
 	g := n.registry.shardOf(1).replica.Load().group
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	release := g.Hold() // a proposal is on its way into raft's queue
+	release := g.Hold() // as if a proposal were on its way into raft's queue
 	if err := g.Close(ctx, false); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a group with a proposal under way: %v", err)
 	}
 	release()
-	n.registry.changing.Lock() // a replica is being opened
+	n.registry.changing.Lock() // as if a replica were being opened
 	if err := n.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a node that opens a replica: %v", err)
 	}

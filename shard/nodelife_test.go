@@ -176,12 +176,12 @@ func TestNodeClosesInOrder(t *testing.T) {
 	looping, asking := make(chan struct{}), make(chan struct{})
 	n.running.Go(func() { <-looping })
 	n.asking.Go(func() { <-asking })
-	releaseShard := shard.Hold() // as while a proposal is on its way to raft
+	releaseShard := shard.Hold() // as if a proposal were on its way to raft
 	releaseCatalog := n.registry.meta.Hold()
 	stray := raftstore.ReplicaID{Group: 1, Number: 1 << 40}
 	logOpen := func() bool {
 		stray.Number++
-		_, err := n.log.Replica(stray) // writes to the log
+		_, err := n.log.Replica(stray) // succeeds only while the log is open, because it writes to the log
 		return !errors.Is(err, raftstore.ErrClosed)
 	}
 

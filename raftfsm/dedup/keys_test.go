@@ -32,7 +32,7 @@ func TestKeysOutliveChangesOfTheHorizon(t *testing.T) {
 	h, now := newHistory(t), minutes(1<<20)
 	within := func(horizon time.Duration) { h.limits.KeyHorizon = horizon }
 	h.want(now, keyed(uuidv7(now), "b"), Applied, 1)
-	h.want(now+minutes(21), keyed("other", ""), Applied, 2) // forgets the first key
+	h.want(now+minutes(21), keyed("other", ""), Applied, 2) // this request makes the memory forget the first key
 	within(time.Hour)
 	h.want(now+minutes(21), keyed(uuidv7(now), "b"), Expired, 2)
 	h.want(now+minutes(22), keyed(uuidv7(now+minutes(21)), "b"), Applied, 3)
@@ -52,7 +52,7 @@ func TestKeysOutliveChangesOfTheHorizon(t *testing.T) {
 // shard judged.
 func TestKeysThatAnotherShardJudged(t *testing.T) {
 	h, now := newHistory(t), minutes(1<<20)
-	const far = int64(1) << 50 // the log times of the judges are far from this one
+	const far = int64(1) << 50 // the judges' log times are far from this shard's
 	other := func(key string, judge uint32, met, floor int64) RequestID {
 		id := keyed(key, "other body")
 		return id.JudgedBy(judge, Use{met, floor})
@@ -68,7 +68,7 @@ func TestKeysThatAnotherShardJudged(t *testing.T) {
 	h.want(now+minutes(9), keyed("k", "other body"), Conflict, 1)
 	h.want(now+minutes(9), judgedKey("k", 1, far+20, far+1), Applied, 2) // a new use
 	h.want(now+minutes(9), judgedKey("k", 1, far, far-10), Expired, 2)
-	h.want(now+minutes(9), judgedKey("k", 1, far+30, far+20), Duplicate, 2) // the judge was restored
+	h.want(now+minutes(9), judgedKey("k", 1, far+30, far+20), Duplicate, 2) // the judge was restored, and accepted the key again
 	h.want(now+minutes(9), judgedKey("k", 1, far+20, far+5), Expired, 2)
 	h.want(now+minutes(9), other("k", 1, far+50, far+31), Applied, 3)
 	h.want(now+minutes(9), judgedKey("l", 2, 3, 3), Applied, 4)

@@ -269,7 +269,8 @@ func (o *Memory) Position(id *RequestID) PositionAnswer {
 	}
 }
 
-// PositionsDigest returns the digest of all positions, which is 0 if there are none.
+// PositionsDigest returns the digest of all positions and of Closed. It is 0 for a shard that has
+// no positions and is not closed.
 func (o *Memory) PositionsDigest() uint64 { return o.positions.digest }
 
 // Sources returns the numbers of the sources that have positions, ascending. Nobody changes the

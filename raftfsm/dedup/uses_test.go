@@ -37,7 +37,7 @@ type usesModel struct {
 	late   []func()           // delayed copies of parts, and delayed writes
 	groups uint32             // number of groups created so far
 	told   []string
-	fault  string // "doubled", "lost", "mistold", "mixed" or ""
+	fault  string // the fault that a check found: "doubled", "lost", "mistold" or "mixed"; "" for none
 	acks   int
 }
 
@@ -61,16 +61,16 @@ type usesShard struct {
 	counts map[*keyUse]int
 
 	overflowed map[*keyUse]bool
-	met        map[*keyUse]int64 // met of the last part
+	met        map[*keyUse]int64 // by use: Met in its last part
 	restores   int
 }
 
 type keyUse struct {
 	met  int64 // Met of the first acceptance
-	last int64 // higher than met if a restored judge accepted it again
+	last int64 // Met of the last acceptance, higher than met if a restored judge accepted the use again
 
 	judge    *usesShard
-	restores int // restores of the judge when it accepted the use last
+	restores int // number of restores of the judge before it last accepted the use
 }
 
 // usesBodies are the bodies that clients send with a key. The last one is for calls of another
@@ -91,7 +91,7 @@ type usesWrite struct {
 	judge     int
 	on        []int        // numbers of the shards that have ops
 	shards    []*usesShard // all shards when the write arrived
-	restores  []int        // of each shard when the write arrived
+	restores  []int        // number of restores of each shard when the write arrived
 }
 
 const usesHorizon = 10 * time.Minute

@@ -157,8 +157,8 @@ func (l *LargestLists) takeRisesLocked() {
 	}
 }
 
-// top reads the counts of the candidates. If too few of them are before the list's place, enough is false, and
-// the list is dropped.
+// top reads the counts of the candidates. If the list was trimmed, and too few candidates are
+// before its place, enough is false, and the list is dropped.
 func (l *LargestLists) top(of *list, limit int, deadline time.Time) (rows []engine.Place, enough bool, err error) {
 	l.mu.Lock()
 	place, ids := of.place, make([]uint64, 0, len(of.known))

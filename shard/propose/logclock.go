@@ -24,7 +24,7 @@ type Clock struct {
 
 	mu struct {
 		sync.Mutex           // the proposer calls c.now() while metrics call c.Behind()
-		at         time.Time // this clock's time when the machine's clock showed since; without a monotonic reading
+		at         time.Time // this clock's time at the moment since; without a monotonic reading
 		since      time.Time
 		late       bool // a difference above logOffWarn was logged
 	}

@@ -341,7 +341,7 @@ func TestProposerIsBounded(t *testing.T) {
 		fillFlights(t, p, g)
 		p.mu.Lock()
 		room := QueueBytesMax - p.mu.queue.load.bytes
-		p.mu.queue.load.bytes += room // as if other requests used it
+		p.mu.queue.load.bytes += room // as if other requests used the space
 		p.mu.Unlock()
 		if _, err := submit(p, 1, 1, 0); !errors.Is(err, errs.ErrOverloaded) {
 			t.Errorf("one byte too many: %v", err)
