@@ -172,7 +172,8 @@ func (h *heads) push(c column) {
 	}
 }
 
-// next replaces the first cell of the heap by the next cell of the same column.
+// next replaces the first cell of the heap by the next cell of the same column, or removes the
+// column if it has no more cells.
 func (h *heads) next() {
 	all := *h
 	if first := &all[0]; len(first.cells) > 0 {
