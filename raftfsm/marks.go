@@ -11,9 +11,9 @@ const (
 	marksKept = 64
 )
 
-// Mark is the digest of the contents after the entry with an index. All replicas take marks at the
-// same indexes. So a caller can compare the replicas of a busy group, although they are at
-// different indexes when it polls them.
+// Mark is the digest of the contents just after the entry with the given index. All replicas take
+// marks at the same indexes. So a caller can compare the replicas of a busy group, although they
+// are at different indexes when it polls them.
 type Mark struct {
 	Index  uint64 `json:"index"`
 	Digest uint64 `json:"digest"`

@@ -14,7 +14,7 @@ var ErrOtherOps = errors.New("the keyspace is of another kind than the op")
 
 // Ops are the ops of one write. Each kind has its own types of Ops. The methods name an op by its
 // index. Package shard appends each op to the section of the op's shard. A write to several
-// keyspaces has Ops of one type, which fits the kinds of all of them.
+// keyspaces has Ops of one type, which fits the kinds of all these keyspaces.
 type Ops interface {
 	// Len returns the number of ops.
 	Len() int

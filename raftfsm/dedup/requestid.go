@@ -71,7 +71,7 @@ func ByProducer(name []byte, seq uint64) RequestID {
 // ByRestore returns the id of the write with number seq of a restore of a shard. Late copies, and
 // late writes of an earlier restore, whose numbers are lower, change nothing. If first is set, the
 // write is the first of its restore. Then it makes the shard forget all requests of clients,
-// because the restored rows may lack them.
+// because the restored rows may lack the effects of these requests.
 func ByRestore(seq uint64, first bool) RequestID {
 	id := ByProducer([]byte(restoreProducer), seq)
 	if first {

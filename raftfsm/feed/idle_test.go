@@ -84,8 +84,8 @@ func TestSpillGoesOn(t *testing.T) {
 	}
 }
 
-// SnapshotBytes is not below the size of a snapshot, with feeds in memory or on disk. The users
-// follow some of ten million users.
+// SnapshotBytes is not below the size of a snapshot, with feeds in memory or on disk. The followees
+// are drawn from ten million users.
 func TestSnapshotBytesOfFeeds(t *testing.T) {
 	r := newSpillReplica(t)
 	defer r.close()

@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Each kind numbers its queries from 0, and ParseQuery returns the query of the number. Shards of
-// other kinds refuse queries that their kind does not have.
+// Each kind numbers its queries from 0, and ParseQuery returns the query of the number. A shard
+// refuses a query that its kind does not have.
 func TestQueriesOfOtherKinds(t *testing.T) {
 	part := func() *raftfsm.Part { return &raftfsm.Part{Keys: []uint64{1}} }
 	for _, kind := range All {

@@ -54,7 +54,7 @@ func newSpilled(place *Place) *spilled {
 // removes them.
 func (s *spilled) forget() { _ = s.records.Remove() }
 
-// IsMark distinguishes a mark from a body.
+// IsMark reports whether body is a mark.
 func IsMark(body []byte) bool { return len(body) > 0 && body[0] == 0 }
 
 // Summary returns what Config.Summarise appended to a mark.
