@@ -111,7 +111,7 @@ func TestLostLogIsRefused(t *testing.T) {
 			if !errors.Is(err, storage.ErrDamaged) || !strings.Contains(err.Error(), group) {
 				t.Fatalf("opened with %v", err)
 			}
-			knows := test.group != "00000" // from its catalog, the node knows that it is the only one
+			knows := test.group != "00000" // unless the catalog is lost, the node learns from it that there is no other node
 			text := err.Error()
 			if knows && (strings.Contains(text, "wipe") || !strings.Contains(text, "the only node of its cluster")) ||
 				!knows && !strings.Contains(text, "only in a larger cluster, wipe it") {

@@ -16,12 +16,12 @@ const (
 	// Full means that the memory cannot store the key now: it has KeysMax keys, or it has a use of
 	// this key from another judge. Nothing was applied.
 	Full
-	// Refused means that the request was judged before, and then all its ops overflowed. Nothing
-	// was applied, then or now. The result has the current rows.
+	// Refused means that the request was judged before, and all its ops overflowed at that time.
+	// Nothing was applied, neither then nor now. The result has the current rows.
 	Refused
-	// PartlyRefused means that the request was judged before, and then some but not all of its ops
-	// overflowed. The memory does not record which ops. Nothing was applied now. The result has the
-	// current rows.
+	// PartlyRefused means that the request was judged before, and some but not all of its ops
+	// overflowed at that time. The memory does not record which ops. Nothing was applied now. The
+	// result has the current rows.
 	PartlyRefused
 	// Moved means that a section of a source does not fit the position of its partition, or only
 	// reads the position. Nothing was applied.

@@ -18,8 +18,8 @@ const (
 	// PositionsMax bounds the positions of a group, and so their section in a snapshot to
 	// under 4 MiB. The catalog allows far fewer partitions.
 	PositionsMax = 1 << 16
-	// deletedMax bounds the deleted sources that a group remembers. It needs them for some minutes,
-	// while readers that have not seen the deletion may send sections.
+	// deletedMax bounds the deleted sources that a group remembers. The group needs them for some
+	// minutes, while readers that have not seen the deletion may send sections.
 	deletedMax = 1024
 )
 

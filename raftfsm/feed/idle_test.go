@@ -11,7 +11,7 @@ import (
 )
 
 // Only feeds that nobody has read or written for the idle time leave memory. The other feeds leave
-// once they have been idle as long. Marks of feeds on disk take little memory.
+// once they have been idle for that time too. Marks of feeds on disk take little memory.
 func TestIdleFeedsLeaveMemory(t *testing.T) {
 	r := newSpillReplica(t)
 	defer r.close()

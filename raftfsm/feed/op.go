@@ -106,8 +106,8 @@ type Op struct {
 //  4. If the stamp is above Since, the replica cannot tell which posts were read later. It keeps
 //     the higher number, which is right unless the followee deleted posts meanwhile. It reports
 //     this case in the column Merged of the result row. The proposer then reads the posts again and
-//     proposes a Read with a newer Since, until rule 3 holds. A round is repeated only if another
-//     op of the user overtook it.
+//     proposes a Read with a newer Since, until rule 3 holds. The proposer repeats this
+//     only if another op of the user overtook its op.
 //
 // Rule 3 requires that every stamp that a proposer reads is the index of an applied entry. That is
 // so, because replicas return only the effects of applied entries. A lower Since is always safe. A

@@ -185,8 +185,9 @@ func TestFeedsOnAFullDisk(t *testing.T) {
 	r.close()
 }
 
-// A replica that cannot read a feed returns an error to readers, writes no snapshot, and is stuck before an
-// entry that needs the feed. A snapshot of another replica resumes it.
+// A replica that cannot read a feed returns an error to readers, writes no snapshot, and is stuck
+// before an entry that needs the feed. Once the replica has restored a snapshot of another replica,
+// it works again.
 func TestLostFeeds(t *testing.T) {
 	r := newSpillReplica(t)
 	defer r.close()

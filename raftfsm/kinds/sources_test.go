@@ -296,7 +296,8 @@ func TestSourceGolden(t *testing.T) {
 	}))))
 }
 
-// A section with ops must move the position. Otherwise the shard would apply a copy of it too.
+// A section with ops must move the position. Otherwise the shard would apply a copy of the section
+// too.
 func TestSectionWithOpsMoves(t *testing.T) {
 	for _, tt := range []struct {
 		next uint64

@@ -17,7 +17,7 @@ import (
 )
 
 // This file reads bodies on disk and returns them to memory. While a body is on disk, its page
-// contains a mark in its place, little-endian:
+// contains a mark instead of the body, little-endian:
 //
 //	0 (1) | version (4) | summary
 //

@@ -25,11 +25,11 @@ func (s *Shard) Moved() (spilled, returned uint64) {
 	return s.moved.spilled.Load(), s.moved.returned.Load()
 }
 
-// Ages holds the size of the bodies in memory by idle time: element n counts bodies idle for
-// 2^(n-1) to 2^n-1 ticks.
+// Ages holds the size of the bodies in memory by idle time: element n is the size of the bodies
+// that were idle for 2^(n-1) to 2^n-1 ticks.
 type Ages [33]int64
 
-// Ages adds the sizes of those bodies of this shard that may leave memory.
+// Ages adds the size of each body that may leave memory to the element for the body's idle time.
 func (s *Shard) Ages(to *Ages) {
 	held := s.Current()
 	held.pages.each(0, func(page *page) bool {

@@ -44,7 +44,8 @@ type boardContents struct {
 }
 
 // answer is the remembered answer to a request with an identity. So a repeat of the request returns
-// the number of its own notice instead of a later notice, or its own refusal (refusedValue).
+// the number of its own notice instead of that of a later notice, or its own refusal
+// (refusedValue).
 type answer struct {
 	ID    answerID `json:"id"`
 	Value int64    `json:"value"`

@@ -23,8 +23,8 @@ type termProbe struct {
 // termAnswer is a replica's answer to a term probe.
 type termAnswer struct {
 	term uint64 // term of the replica, or the constant disagrees if the answer must not count
-	// If the answering replica leads, and its term and the asker's prove that (see AskLeader),
-	// index is the group's commit index. Otherwise it is 0.
+	// If the answering replica leads, and the terms of both replicas prove its leadership (see
+	// AskLeader), index is the group's commit index. Otherwise it is 0.
 	index uint64
 }
 

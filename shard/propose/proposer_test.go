@@ -32,8 +32,8 @@ var limits = dedup.Limits{KeyHorizon: 10 * time.Minute, KeysMax: dedup.KeysMaxMa
 
 var eventually = must.Become
 
-// fakeGroup is a log in memory. It applies an entry when the test calls settle, or at once if it
-// is prompt.
+// fakeGroup is a log in memory. It applies an entry when the test calls settle, or at once if
+// prompt is set.
 type fakeGroup struct {
 	fsm    TimedFSM
 	failCh chan struct{}
