@@ -26,7 +26,7 @@ const (
 // deadline or DiskReadMax passes. read may wait for the disk. The first error cancels the other
 // reads, and EachRead returns it.
 func EachRead(n int, deadline time.Time, read func(ctx context.Context, i int) error) error {
-	if n == 0 { // the usual case for posts, which are in memory
+	if n == 0 { // usual for a page of posts, because posts are in memory
 		return nil
 	}
 	if end := time.Now().Add(DiskReadMax); end.Before(deadline) {
