@@ -61,7 +61,7 @@ func ParseToken(text []byte) (Token, error) {
 			return Token{}, errs.ErrBadToken
 		}
 		index, m := binary.Uvarint(raw[n:])
-		// Index returns 0 for an absent group, and no write has index 0.
+		// If Index does not return 0, t already has the group.
 		if m <= 0 || index == 0 || t.Index(uint32(group)) != 0 {
 			return Token{}, errs.ErrBadToken
 		}

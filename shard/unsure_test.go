@@ -53,7 +53,7 @@ func (g *unsureGroup) Apply(entry []byte) raft.ApplyFuture {
 // unsureWrite is a write with rows that no other write changes.
 type unsureWrite struct {
 	id     dedup.RequestID
-	spaces []*Keyspace // the keyspaces of the ops; nil if all ops are in the keyspace on
+	spaces []*Keyspace // the keyspaces of the ops; nil if the field on is the keyspace of all ops
 	on     *Keyspace
 	ops    []engine.Op
 	in     []uint8
@@ -80,8 +80,8 @@ func (u *unsureWrite) send(t *testing.T, n *Node) {
 
 // Entries are refused, lost or repeated, and answers are lost. An acknowledged write counts once on
 // each shard, and any other write at most once. Of two writes with one key and different bodies, at
-// most one counts. The log times of all shards advance quickly. One keyspace, which judges no key,
-// forgets its keys all the time.
+// most one counts. The log times of all shards advance quickly. One keyspace forgets its keys all
+// the time, which is harmless because it judges the key of no write.
 func TestWritesThroughUnsureGroupsCountOnce(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 3)

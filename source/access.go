@@ -76,7 +76,7 @@ func (c *Config) validateAccess() error {
 		return bad("addr", password)
 	case holdsPassword(c.DSN):
 		return bad("dsn", password)
-	case strings.Contains(c.URL, "@"): // a name without a password is a token
+	case strings.Contains(c.URL, "@"): // NATS takes a user without a password as a token
 		return bad("url", "holds a password or a token: name a file on each node with password-file")
 	}
 	if file := keywordFile.FindStringSubmatch(decoded(c.DSN)); file != nil {

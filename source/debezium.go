@@ -30,8 +30,8 @@ var envelope = &pathNode{slot: -1, children: []*pathNode{
 // debezium reads a change of a row. c (create) adds the mapped value of the row, d (delete)
 // subtracts it, and u (update) subtracts the old value and adds the new one. r, a row of a
 // snapshot, counts nothing, because a reconciliation counts existing rows. If the mapping has a
-// member, it joins for c and leaves for d. For u, the old member leaves and the new one joins. An
-// empty message is a tombstone and counts nothing.
+// member, the member joins for c and leaves for d. For u, the old member leaves and the new one
+// joins. An empty message is a tombstone and counts nothing.
 func (d *Decoder) debezium(value []byte) error {
 	if len(value) == 0 || string(value) == "null" {
 		return nil

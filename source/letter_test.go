@@ -8,7 +8,8 @@ import (
 	"github.com/countd/countd/source/sink/sinktest"
 )
 
-// lettersOf returns the dead letters of a queue with an identity and one message.
+// lettersOf returns the keys of the dead letters that one message causes in a queue with the given
+// identity.
 func lettersOf(t *testing.T, identity, message string, want int) (keys []string) {
 	t.Helper()
 	q, c := newFakes(2, nil)
@@ -46,7 +47,7 @@ func TestKeysOfLetters(t *testing.T) {
 	if again := lettersOf(t, "two", "poison", 1); !slices.Contains(keys, again[0]) {
 		t.Errorf("a letter that is written again has another key: %q, not of %q", again, keys)
 	}
-	// An index of PostgreSQL accepts rows of about 2,700 bytes.
+	// An index of PostgreSQL accepts rows of about 2,700 bytes, so a key must be shorter.
 	long := Letter{Source: strings.Repeat("s", 63), Partition: 1<<32 - 1, Position: Position{Hi: 1<<64 - 1, Lo: 1<<64 - 1}, Op: strings.Repeat("o", 5000)}
 	if n := len(long.Key()); n >= 200 {
 		t.Errorf("a key of %d bytes", n)

@@ -276,7 +276,7 @@ func (d *Decoder) counts() (bool, error) {
 		switch {
 		case isNull(raw):
 			is = false
-		case !ok && slot == mapUnless: // any other value holds, such as the time of a deletion, except an empty text
+		case !ok && slot == mapUnless: // for Unless, any other value counts as true, such as the time of a deletion, except an empty text
 			is = string(raw) != `""`
 		case !ok:
 			return false, fmt.Errorf("%s: %s", p.path, strictjson.NotBool)

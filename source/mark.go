@@ -46,8 +46,8 @@ func (s *session) marks(messages []Message) func(below Position) sink.Mark {
 // verify compares the marks of the shards with the queue, from the highest mark down; see
 // DESIGN.md. It returns a *StalledError if the queue has other messages in the place of those that
 // shards have passed. If the queue still has the message of a mark, and that message has a time,
-// verify returns its position as there. The time would reveal if another message takes its place
-// later.
+// verify returns the message's position in the result there. The time would show that the message
+// is not another one at the same position.
 func (s *session) verify(ctx context.Context, shards []sink.ShardPosition) (there Position, err error) {
 	shards = slices.DeleteFunc(slices.Clone(shards), func(p sink.ShardPosition) bool { return !p.Known || !p.Mark.Exists() })
 	slices.SortFunc(shards, func(a, b sink.ShardPosition) int {
@@ -118,8 +118,8 @@ func (s *session) again(ctx context.Context, p sink.ShardPosition) (Again, error
 	return got, err
 }
 
-// dated reports whether a message has a time that is not just a part of its position, as it is with
-// Redis.
+// dated reports whether a message has a time of its own. With Redis, the time is only a part of the
+// position.
 func dated(m *Message) bool { return !m.Time.IsZero() && m.Time.UnixMilli() != int64(m.Position.Hi) }
 
 // Differs describes how the messages differ from the message with the mark. It returns "" if they

@@ -184,8 +184,8 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// Messages with another time, key or value have another mark. Only the value of a derived message
-// makes no difference.
+// Messages with another time, key or value have another mark. The value makes no difference if
+// Derived is set.
 func TestMarkOf(t *testing.T) {
 	at := time.UnixMilli(5)
 	messages := []Message{

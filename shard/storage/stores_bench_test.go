@@ -19,8 +19,8 @@ import (
 // benchTrailing is the number of entries that a group keeps.
 const benchTrailing = 10_000
 
-// Groups of one node store entries of 200 bytes at the same time. Each stores and syncs one batch
-// after another, as a leader's loop does. An op is one entry.
+// Groups of one node store entries of 200 bytes at the same time. Each group stores and syncs one
+// batch after another, as a leader's loop does. An op is one entry.
 func BenchmarkStores(b *testing.B) {
 	for _, load := range []struct{ groups, batch int }{{1, 1}, {4, 1}, {16, 1}, {36, 1}, {4, 32}, {36, 32}} {
 		for _, store := range []LogStore{LogStoreBoltDB, LogStoreShared} {

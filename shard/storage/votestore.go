@@ -67,12 +67,13 @@ type stableBytes interface {
 }
 
 // Votes stores raft's term and vote. raft saves a vote in two calls, the term and then the
-// candidate. A crash between two separate writes would leave the new term with the old candidate,
-// a vote that was never cast. So Votes keeps the term of the first call in memory, and the second
-// call stores both in one transaction.
+// candidate. A crash between two separate writes would leave the new term with the old candidate, a
+// vote that was never cast. So Votes keeps the term of the first call in memory, and the second
+// call stores the term and the candidate in one transaction.
 //
-// Any error except raftboltdb.ErrKeyNotFound stops the group for good. While the log can create no
-// file for a value, the write waits, because raft panics if it cannot store its term.
+// Any error except raftboltdb.ErrKeyNotFound stops the group for good. If the log cannot create a
+// file for the value, the write waits until it can, because raft panics if it cannot store its
+// term.
 type Votes struct {
 	store stableBytes
 	group uint32
@@ -204,7 +205,7 @@ func (s *Votes) writeLocked(key, value []byte) error {
 		if !errors.Is(err, raftstore.ErrNoSegment) {
 			break
 		}
-		if err := s.stop.Wait(err); err != nil { // raft would continue with a vote that is not stored
+		if err := s.stop.Wait(err); err != nil { // wait: after an error, raft would continue with a vote that is not stored
 			return err
 		}
 	}
@@ -214,8 +215,8 @@ func (s *Votes) writeLocked(key, value []byte) error {
 	return s.stop.Failure()
 }
 
-// unknown refuses a key that this version of raft does not use. A later version might save such a
-// value in two calls, like the vote, and need the same care.
+// unknown refuses a key that this version of raft does not use, because a later version might save
+// its value in two calls, like the vote.
 func (s *Votes) unknown(key []byte) error {
 	return s.fail("serve", key, errors.New("raft is not known to use it"))
 }

@@ -20,8 +20,8 @@ const (
 	// applyTicks is the number of ticks after which the state machine counts as hanging: 3 to 3.5
 	// s with DiskStallMax. The state machine may need seconds for entries that change many rows.
 	applyTicks = 6
-	// slowTicks is the time for which a disk counts as slow after a write of entries that hung but
-	// ended: a minute with DiskStallMax.
+	// slowTicks is the number of ticks for which a disk counts as slow after a hanging write of
+	// entries has ended: a minute with DiskStallMax.
 	slowTicks = 120
 )
 
@@ -64,8 +64,8 @@ func (w *watchedGauge) stalled() bool {
 // Hang is the state of a write whose hang does not fail the group.
 type Hang struct {
 	Hangs   bool
-	Unusual bool // the hang is over twice as long as the recent hangs that ended
-	Long    bool // the hang is over StallTicks ticks long
+	Unusual bool // the hang is more than twice as long as the longest recent hang that ended
+	Long    bool // the hang is longer than StallTicks ticks
 }
 
 // hangGauge detects hanging writes of one kind.
@@ -76,8 +76,9 @@ type hangGauge struct {
 	slowFrom int // ticks since the last such write
 }
 
-// check checks the gauge at a tick. A hang of a usual length must not cost the leader its
-// leadership: the other nodes' disks may be as slow, and an election takes longer than such a hang.
+// check returns the Hang at a tick. Unusual is false for a hang of a usual length, because such a
+// hang must not cost the leader its leadership: the other nodes' disks may be as slow, and an
+// election takes longer than the hang.
 func (g *hangGauge) check() Hang {
 	was := g.ticks
 	long := g.stalled()
@@ -101,7 +102,7 @@ func WatchStalls(limit time.Duration, log *Log, votes *Votes, applying *StallGau
 		{gauge: &log.cutting, what: "delete entries from " + log.path},
 		{gauge: &votes.mu.writing, what: "store term and vote in " + log.path},
 	}
-	stores := hangGauge{watchedGauge: watchedGauge{gauge: &log.storing}, after: hangTicks} // storing includes waits, which may last any time
+	stores := hangGauge{watchedGauge: watchedGauge{gauge: &log.storing}, after: hangTicks} // log.storing includes waits of any length, so it must not fail the group
 	applies := hangGauge{watchedGauge: watchedGauge{gauge: applying}, after: applyTicks}
 	every := limit / StallTicks
 	for {

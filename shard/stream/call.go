@@ -73,9 +73,9 @@ func (p *peer) now() *Conn {
 	return p.mu.conn
 }
 
-// silenceMax bounds the time during which calls time out on a connection and no answer arrives. If
-// a connection carries only calls, nothing else shows that the network dropped it: the pings of
-// rpc.Calls use another connection.
+// silenceMax is how long calls may time out on a connection without any answer, before the
+// connection is closed. If a connection carries only calls, nothing else shows that the network
+// dropped the connection: the pings of rpc.Calls use another one.
 const silenceMax = 3 * time.Second
 
 var errSilent = errors.New("the node answers nothing on the connection")

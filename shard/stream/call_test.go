@@ -242,8 +242,7 @@ func TestLargeAnswersWaitForTheirTurn(t *testing.T) {
 }
 
 // The answer to a call that was given up is dropped: a later call on the same stream gets its own
-// answer. Otherwise a later read could use the answer to an earlier request, which proves too
-// little.
+// answer. Otherwise the answer to an earlier request could confirm a later read.
 func TestLateStreamAnswerIsNobodys(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes

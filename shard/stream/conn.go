@@ -76,7 +76,7 @@ func (c *Conn) Append(group uint32, to uint64, args *raft.AppendEntriesRequest, 
 	}
 	c.giveUp(id)
 	if errors.Is(err, errAppendTimeout) && c.heard.Load() == heard {
-		c.fail(err) // no call of any group got an answer
+		c.fail(err) // no call of any group was answered meanwhile, so the connection is probably broken
 	}
 	return Answer{}, err
 }
@@ -197,9 +197,9 @@ func (c *Conn) readAnswers() {
 	c.fail(err)
 }
 
-// readStream calls handle for each message, which handle owns. The argument more means that the
-// next message has already arrived. readStream returns when the connection ends or handle returns
-// an error.
+// readStream calls handle for each message. handle owns the message. The argument more means that
+// the next message has already arrived. readStream returns when the connection ends or handle
+// returns an error.
 func readStream(conn io.Reader, handle func(message []byte, more bool) error) error {
 	r := bufio.NewReaderSize(conn, streamBufferBytes)
 	var head [messageHeadBytes]byte

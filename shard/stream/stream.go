@@ -1,8 +1,8 @@
 // Package stream owns the streams between nodes. A stream is one connection in each direction,
 // shared by the appends of all groups and by small calls.
 //
-// It never sends anything twice, interprets an append, or waits for a replica. Invariant: each
-// append reaches the inbox of the one replica that it names, or fails. If a call fails with
+// The package never sends anything twice, interprets an append, or waits for a replica. Invariant:
+// each append reaches the inbox of the one replica that it names, or fails. If a call fails with
 // rpc.ErrNotSent or ErrNoStream, no byte of it left this node.
 package stream
 
@@ -64,8 +64,8 @@ type Config struct {
 }
 
 // Streams carries the AppendEntries calls of all groups of a node, over one connection in each
-// direction between two nodes. Calls that arrive during a write share the next write, and so do
-// their answers. No call waits for another's answer.
+// direction between two nodes. Calls that arrive during a write share the next write. Answers share
+// writes in the same way. No call waits for another's answer.
 //
 // Streams sends no call twice. If a connection ends, its calls fail with an unknown outcome, and
 // raft makes new calls. So a replica may process the calls of one group in another order than they
@@ -178,7 +178,7 @@ type dial struct {
 	err  error
 }
 
-// connected implements Conn for one node.
+// connected implements Streams.Conn for one node.
 func (p *peer) connected(fallback string, stop <-chan struct{}) (*Conn, error) {
 	p.mu.Lock()
 	if c := p.mu.conn; c != nil {

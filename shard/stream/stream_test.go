@@ -204,7 +204,8 @@ func TestLostStreamSendsNothingAgain(t *testing.T) {
 	}
 }
 
-// eventuallyCalled calls until the node is dialled again.
+// eventuallyCalled repeats a call until its error is not ErrUnreached, because the next dial is
+// delayed.
 func eventuallyCalled(call func(uint32, raft.ServerID, *raft.AppendEntriesRequest) (Answer, error), args *raft.AppendEntriesRequest, answer chan<- error) {
 	began := time.Now()
 	for {
@@ -258,7 +259,7 @@ func TestAppendWithoutAnswer(t *testing.T) {
 }
 
 // Answers that came before a call, however many, do not count: the connection is closed if no
-// answer comes after it.
+// answer comes after the call.
 func TestAnswersBeforeACallDoNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()

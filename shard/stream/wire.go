@@ -148,8 +148,8 @@ func parseEntry(r *wire.Reader, e *raft.Log) {
 	}
 }
 
-// appendStreamCall encodes a method call without its length. has is the time until the call's
-// deadline.
+// appendStreamCall encodes a method call without its length. The argument has is the time until the
+// call's deadline.
 func appendStreamCall(dst []byte, id uint64, method string, has time.Duration, request []byte) []byte {
 	dst = binary.AppendUvarint(append(dst, streamCall), id)
 	dst = rpc.AppendText(dst, method, methodBytesMax)
@@ -177,7 +177,8 @@ func appendCallAnswer(dst []byte, id uint64, body []byte, err error) []byte {
 	return append(dst, body...)
 }
 
-// appendAnswerOf encodes an answer to an append, a leave or a serve message, without its length.
+// appendAnswerOf encodes a leave message, a serve message, or the answer to an append, without its
+// length.
 func appendAnswerOf(dst []byte, a *Answer) []byte {
 	dst = binary.AppendUvarint(dst, a.id)
 	if a.leave {

@@ -118,8 +118,8 @@ func (h *Headroom) Close() {
 
 // Look checks memory and disk once.
 func (h *Headroom) Look() {
-	// The live heap is known only as of the last collection. What has grown since then is mainly
-	// the tables.
+	// The live heap is known only as of the last collection. Mainly the tables have grown since
+	// then, so needs also considers their present size.
 	needs := h.needs()
 	if h.worthCollecting(needs) {
 		h.collect()
@@ -204,8 +204,8 @@ func (h *Headroom) DiskError() error {
 }
 
 // collectorPercent returns GOGC, or bound if bound is smaller and not 0. The bound is needed
-// because the process sets a higher GOGC, but only while its heap is small. If GOGC is off, the
-// collector follows only GOMEMLIMIT.
+// because the process sets a higher GOGC, but only while its heap is small. If GOGC is off, it
+// returns 0, because the collector then follows only GOMEMLIMIT.
 func collectorPercent(bound uint64) uint64 {
 	percent := RuntimeMetric("/gc/gogc:percent")
 	if percent == math.MaxUint64 {

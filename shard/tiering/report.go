@@ -21,7 +21,7 @@ type ColdReport struct {
 	DiskBytes    uint64         `json:"disk_bytes"`         // size of all files of cold rows
 	CacheBytes   uint64         `json:"cache_bytes"`
 	CacheHits    uint64         `json:"cache_hits"`
-	Reads        uint64         `json:"reads"` // block reads that missed the cache, counted for each waiting caller
+	Reads        uint64         `json:"reads"` // block reads that missed the cache; a read counts once for each caller that waits for it
 	ReadP50      float64        `json:"read_p50_seconds"`
 	ReadP99      float64        `json:"read_p99_seconds"`
 	Refused      uint64         `json:"reads_refused"`

@@ -56,8 +56,8 @@ func right(topic string, operation kmsg.ACLOperation) kfake.ACL {
 	return kfake.ACL{Resource: kmsg.ACLResourceTypeTopic, Name: topic, Pattern: kmsg.ACLResourcePatternTypeLiteral, Operation: operation, Allow: true}
 }
 
-// answerDenials makes a cluster refuse a source with another password in its file by the error that
-// Kafka sends. kfake alone would close the connection without an answer.
+// answerDenials makes a cluster answer a source whose password file has a wrong password with the
+// error that Kafka sends. kfake alone would close the connection without an answer.
 func answerDenials(c *cluster, file string) {
 	c.ControlKey(int16(kmsg.SASLAuthenticate), func(request kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()

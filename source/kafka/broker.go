@@ -64,8 +64,8 @@ func Open(cfg *source.Config, access source.Access, testOptions ...kgo.Opt) (*Br
 }
 
 const (
-	// letterBytesMax bounds a dead letter in the client. It is higher than the bounds of
-	// topics, so that the broker decides.
+	// letterBytesMax bounds a dead letter in the client. It is higher than the bounds of topics, so
+	// that the broker decides which letters are too large.
 	letterBytesMax = 64 << 20
 	// letterBatchBytes bounds the letters of one produce request, so that many small letters
 	// together do not exceed a topic's limit.
@@ -195,9 +195,8 @@ func (b *Broker) compacted(ctx context.Context) error {
 }
 
 // unlessOlder returns nil if err means that the broker is too old for the request with this key,
-// and otherwise err. It asks the broker which requests it supports, which is a request too. If the
-// broker is too old for both requests, both fail with the same error value, which the client does
-// not export.
+// and otherwise err. To recognize the error of the client for unknown requests, which is not
+// exported, unlessOlder makes the client return it for another request.
 func (b *Broker) unlessOlder(ctx context.Context, key int16, err error) error {
 	known, failed := kmsg.NewPtrApiVersionsRequest().RequestWith(ctx, b.client)
 	switch {

@@ -174,7 +174,8 @@ func TestLostData(t *testing.T) {
 					r.Stop()
 				}
 				write := func() {
-					// The client above may not know a topic that was created again.
+					// Use a new client, because the client above may not know a topic that was
+					// created again.
 					client, err := kgo.NewClient(kgo.SeedBrokers(cl.addr), kgo.DefaultProduceTopic("likes"))
 					if err != nil {
 						t.Fatal(err)

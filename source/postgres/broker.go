@@ -6,7 +6,8 @@
 // confirmed, so nothing is lost while no node reads. An abandoned slot fills the disk of
 // PostgreSQL.
 //
-// Invariant: it confirms a position to PostgreSQL only after every shard has passed it.
+// Invariant: the package confirms a position to PostgreSQL only after every shard has passed the
+// position.
 package postgres
 
 import (

@@ -20,7 +20,7 @@ var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 type decoder struct {
 	prefix    string // prefix of the messages to read; empty to read changes of tables
 	relations map[uint32]relation
-	compares  bool // skip messages outside of transactions instead of stalling at them; see message
+	compares  bool // skip messages outside of transactions instead of stalling at them; see the method message
 
 	inside bool // a transaction is open
 	commit uint64
@@ -135,9 +135,9 @@ func (d *decoder) relation(f *fields) {
 }
 
 // message decodes a message of pg_logical_emit_message. A message outside of a transaction cannot
-// be counted exactly once: PostgreSQL sends only the end of its record as its position, but a
-// stream that begins within the record lacks the message. So such a message stalls the source
-// before the message. After a seek to the end of the record, the stream has all later messages.
+// be counted exactly once: as its position, PostgreSQL sends only the end of the message's record,
+// but a stream that begins within the record lacks the message. So the source stalls before such a
+// message. After a seek to the end of the record, the stream has all later messages.
 func (d *decoder) message(f *fields) (item, error) {
 	transactional := f.u8() == 1
 	lsn := f.u64()

@@ -479,8 +479,8 @@ func TestSlowAnswer(t *testing.T) {
 	q.Write(t, brokertest.Like(1, 1)+strings.Repeat(" ", rate))
 	must.Become(t, "it says so", func() bool { return strings.Contains(r.Status().Reason, "read_timeout") })
 
-	// If the context of a call ends first, the error does not name that setting, because it would
-	// not help.
+	// If the context of a call ends before the read timeout, the error does not name that setting,
+	// because a longer timeout would not help.
 	b := brokertest.BrokerOf(t, q.Config, source.Access{}, Open)
 	short, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
 	defer cancel()
