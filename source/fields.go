@@ -66,7 +66,7 @@ func members(n *yaml.Node, path string, known map[string]func(string, *yaml.Node
 	return nil
 }
 
-// text returns a function that reads a YAML scalar into to.
+// text returns a function that stores a YAML scalar in *to.
 func text(to *string) func(string, *yaml.Node) error {
 	return func(field string, n *yaml.Node) error {
 		switch {

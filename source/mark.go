@@ -33,7 +33,7 @@ func MarkOf(m *Message) sink.Mark {
 	return sink.Mark{Position: m.Position, Sum: max(1, binary.LittleEndian.Uint64(h.Sum(sum[:0])))}
 }
 
-// marks returns the function for sink.Batch.Mark of a batch with these messages.
+// marks returns the value of sink.Batch.Mark for a batch with these messages.
 func (s *session) marks(messages []Message) func(below Position) sink.Mark {
 	return func(below Position) sink.Mark {
 		if n := firstFrom(messages, below); n > 0 {
@@ -62,7 +62,7 @@ func (s *session) verify(ctx context.Context, shards []sink.ShardPosition) (ther
 		if how := got.Differs(p.Mark); how != "" {
 			return there, replaced(p.Mark, p.Position, how)
 		}
-		if len(got.Messages) > 0 { // no message below it was replaced, so no lower mark needs a check
+		if len(got.Messages) > 0 { // the queue still has the marked message, so no message below it was replaced, and no lower mark needs a check
 			s.found, s.passed = p.Mark, p.Position
 			if m := &got.Messages[0]; dated(m) {
 				there = m.Position

@@ -286,7 +286,7 @@ func TestUnseenLossIsNotConfirmed(t *testing.T) {
 	q, shards := newFakes(2, nil)
 	q.add(like(1, 1), like(2, 1), like(3, 1))
 	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: shards.Node()})
-	r.times.tick, r.times.backoffMin = time.Hour, time.Millisecond // without ticks, the session does not read the end of the queue earlier
+	r.times.tick, r.times.backoffMin = time.Hour, time.Millisecond // without ticks, only a new session reads the end of the queue
 	var told atomic.Uint64
 	q.commits = func(p Position) { told.Store(p.Lo) }
 	ctx, cancel := context.WithCancel(t.Context())

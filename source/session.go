@@ -20,7 +20,7 @@ type session struct {
 	low    Position             // position of the lowest shard
 	high   Position             // position of the highest shard
 	even   bool                 // all shards have reached the session's position
-	behind string               // text about a shard that did not answer when all positions were last read, and may be below low or above high; or ""
+	behind string               // text about a shard that did not answer when all positions were last read, or ""; that shard may be below low or above high
 	late   []sink.ShardPosition // the shards that did not answer when their positions were last read
 	met    time.Time            // when the positions of all shards were last read
 	heard  bool                 // the broker has sent something since the last tick
@@ -114,7 +114,8 @@ func (s *session) open(ctx context.Context) error {
 	if err != nil {
 		return s.brokerError("read", err)
 	}
-	// Compare the identity after opening the reader. No two queues have the same identity.
+	// Compare the identity after opening the reader. No two queues have the same identity, so the
+	// recorded identity shows that the reader reads the recorded queue.
 	identity, err := s.cfg.Broker.Identity(ctx)
 	if err == nil {
 		err = sameQueue(s.start.Identity, identity)
@@ -204,10 +205,10 @@ func (s *session) advise(err error) error {
 	return err
 }
 
-// seekPast returns advice for the operator: seek to p or, if that is higher, to the highest
-// shard's position. A lower position would make that shard count messages twice. After the seek,
-// lower shards skip messages that are gone or that other shards have counted. While a shard is
-// late, seekPast names no position, because that shard may be the highest.
+// seekPast advises the operator to seek to the higher of p and the highest shard's position. A
+// lower position would make that shard count messages twice. After the seek, lower shards skip
+// messages that are gone or that other shards have counted. While a shard is late, seekPast names
+// no position, because that shard may be the highest.
 func (s *session) seekPast(p Position, purpose string) string {
 	if s.behind != "" {
 		return purpose + ", wait: " + s.behind + ", and once all shards answer, this says where to seek"
@@ -251,9 +252,9 @@ func (s *session) read(ctx context.Context) error {
 // be the reason for the end.
 const lastConfirmMax = time.Second
 
-// confirm commits to the broker the lowest position of the shards. By the committed position, the
-// next reader notices lost messages. confirm commits nothing if the queue ends below a shard, or if
-// a shard does not answer.
+// confirm commits to the broker the lowest position of the shards. The next reader uses the
+// committed position to notice lost messages. confirm commits nothing if the queue ends below a
+// shard, or if a shard does not answer.
 func (s *session) confirm(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -270,7 +271,8 @@ type fetch struct {
 }
 
 // fetch calls Reader.Next and sends the results to out, until an error or the end of ctx. At the
-// end it closes out. It calls Next before the session has received the previous result's batch.
+// end it closes out. It calls Next again as soon as the session has received the previous result,
+// so it fetches ahead.
 func (s *session) fetch(ctx context.Context, out chan<- fetch) {
 	defer close(out)
 	for {
@@ -335,7 +337,7 @@ func (s *session) loop(ctx context.Context, fetched <-chan fetch) error {
 
 // gather adds fetched messages to the batch, and flushes a full batch. It returns a *StalledError
 // for a message between s.found and s.passed. When verify compared the mark, the queue had no
-// message between these positions, and the shard at s.passed would skip the new one.
+// message between these positions. So the message is new, and the shard at s.passed would skip it.
 func (s *session) gather(ctx context.Context, f Fetched) error {
 	for i := range f.Messages {
 		if at := f.Messages[i].Position; s.found.Position.Less(at) && at.Less(s.passed) {
@@ -385,8 +387,7 @@ func (s *session) tick(ctx context.Context) error {
 // While a shard does not answer, the other shards continue, and the status names that shard. settle
 // reads the positions again from time to time. Once the shard answers, settle ends the session,
 // because the next session must compare the shard's position and mark. The session does not end
-// earlier to try the check, because PostgreSQL may take long to send the first message to a new
-// session.
+// before that, because PostgreSQL may take long to send the first message to a new session.
 func (s *session) settle(ctx context.Context) error {
 	next := s.at
 	if len(s.waiting) == 0 {

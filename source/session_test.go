@@ -79,7 +79,7 @@ func (s *lateSink) Positions(ctx context.Context, source uint64, partition uint3
 
 func (s *lateSink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, error) {
 	done, err := s.Sink.Apply(ctx, b)
-	if len(b.Ops) == 0 && (s.late.Load() || s.lacks.Load()) { // like a real Sink, it does not ask a shard that did not answer Positions
+	if len(b.Ops) == 0 && (s.late.Load() || s.lacks.Load()) { // a real Sink does not ask a shard that did not answer Positions
 		done.Behind = "shard 0 of keyspace late does not answer"
 	}
 	return done, err
@@ -175,8 +175,8 @@ func shardAhead(t *testing.T) (*fakeQueue, *sinktest.Cluster) {
 	return q, c
 }
 
-// A stall names no position to seek to that is below the highest shard, because that shard would
-// then count messages twice.
+// A stall names no seek position below the highest shard, because that shard would then count
+// messages twice.
 func TestSeekThatIsNamed(t *testing.T) {
 	q, c := shardAhead(t)
 	q.first = 3
@@ -249,7 +249,7 @@ func TestNoSeekIsAdvisedOnceLate(t *testing.T) {
 }
 
 // While a shard is late, a session that begins names no seek either. That holds if messages are
-// lost, if a message differs from its mark, and if the message does not arrive.
+// lost, if a message differs from its mark, and if the marked message does not arrive.
 func TestNoSeekIsAdvisedWhileLate(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add(like(1, 1), like(2, 1))

@@ -173,7 +173,7 @@ func (s *status) setPosition(at Position, last time.Time) {
 	defer s.mu.Unlock()
 	s.mu.Position = at
 	if s.mu.End.Less(at) {
-		s.mu.End = at // End was read before the messages below at were written
+		s.mu.End = at // the messages below at were written after End was read
 	}
 	if isTime(last) {
 		s.mu.lastTime = last

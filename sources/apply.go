@@ -291,7 +291,7 @@ func (a *applyCall) learn(w *write, must bool) error {
 		case !at.Known || at.Epoch != a.reader.epoch:
 			moved = sink.ErrMoved
 		default:
-			if !p.known || at.At.Less(p.position) || p.through.Less(at.At) { // otherwise the messages up to p.through still have no ops for the shard
+			if !p.known || at.At.Less(p.position) || p.through.Less(at.At) { // otherwise p.through stays valid: the messages up to it have no ops for the shard
 				p.through = at.At
 			}
 			if section.Mode == dedup.SectionAdvance && at.At != section.Next || p.late && !p.known && !a.joins(at) {

@@ -184,7 +184,7 @@ func TestChangeAgain(t *testing.T) {
 				if err != nil {
 					return of, err
 				}
-				return n.SetPaused(st.t.Context(), of, true, true) // fails if a partition has begun after of was read
+				return n.SetPaused(st.t.Context(), of, true, true) // fails if a partition has begun since the source was read
 			})
 			need(0, err)(st.t)
 		}, source.StateRunning},
@@ -320,8 +320,8 @@ func TestConcurrentChanges(t *testing.T) {
 		publish(3)
 		t.Logf("history %s", told(history))
 
-		// later reports whether an operation of one of the kinds may have run after the operation
-		// than.
+		// later reports whether an operation of one of the kinds may have run after the given
+		// operation.
 		later := func(than *operation, kinds ...string) bool {
 			for _, o := range history {
 				if o != than && o.end > than.begun && strings.Contains(strings.Join(kinds, " "), o.kind) {

@@ -192,7 +192,7 @@ func TestNeverRead(t *testing.T) {
 		}
 	}
 	st.eventually("it is listed, and shown", shown(source.StateRunning))
-	st.unread = -source.ListEvery // as if that time had passed
+	st.unread = -source.ListEvery // the source is stalled at once
 	st.eventually("it is stalled", shown(source.StateStalled))
 	st.unread = unreadMax
 	end()

@@ -84,7 +84,8 @@ const mergedMax = 1 << 32
 //     on a column whose settings make it unmergeable.
 //   - merge never merges deltas or sums beyond mergedMax. So a merged op can overflow only if the
 //     count is within mergedMax of the bounds of int64. No plausible deltas lead to such a count.
-//     Then the shard refuses all messages of the op, even if the first ones would fit.
+//     If a merged op overflows, the shard refuses all messages of the op, even if the first ones
+//     would fit.
 type merge struct {
 	w      *write
 	spaces map[string]space

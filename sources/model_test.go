@@ -51,7 +51,7 @@ type sourceCluster struct {
 	starts   map[int]sink.Position   // where lives start
 	ends     map[int]sink.Position   // end positions of the lives that a change of meaning ended
 	meaning  *catalog.PutSourceEntry // the change of meaning that was sent but not applied, or nil
-	meant    int                     // the life that meaning ends
+	meant    int                     // the life that ends with the change in meaning
 	fenced   map[uint64]uint32       // by source, the epoch of its last seek
 	seq      uint64                  // sequence number of restores
 	backups  map[uint32][]byte

@@ -25,7 +25,7 @@ var poisons = []struct{ message, reason string }{
 	{`{"user":1,"add":{"likes":1}}`, "likes"},
 	{`[{"keyspace":"posts","id":1,"add":{"like":1}},{"keyspace":"posts","id":1,"add":{"likes":1}}]`, "likes"},
 	{`[{"keyspace":"posts","id":1,"add":{"like":1}},{"keyspace":"posts","id":-1,"add":{"like":1}}]`, "[1].id"},
-	{`{"keyspace":"posts","id":2,"add":{"like":9223372036854775807}}`, "the sum overflows"}, // row 2 is 1
+	{`{"keyspace":"posts","id":2,"add":{"like":9223372036854775807}}`, "the sum overflows"}, // row 2 already has the count 1
 }
 
 // TestPoison tests how a node treats each kind of bad message between good ones.
@@ -131,7 +131,7 @@ func TestPoisonedBatch(t *testing.T) {
 		}
 	})
 
-	// A shard refuses only additions to a count that has the highest value.
+	// At the highest value of a count, a shard refuses only ops that add to that count.
 	need(st.Pause(ctx, "likes"))(t)
 	st.queue.add(0, repost("9223372036854775707"))
 	for range 50 {

@@ -221,8 +221,8 @@ func readRows(ctx context.Context, n *node, ks *shard.Keyspace, ids []uint64, ds
 	return nil
 }
 
-// positions reads the position of each partition in each shard of a keyspace, and calls take with
-// it.
+// positions reads the position of each partition in each shard of a keyspace, and passes each
+// position to take.
 func (s *Sources) positions(ctx context.Context, n *node, src catalog.Source, keyspace string, take func(shard int, partition uint32, at Position)) error {
 	for _, partition := range slices.Sorted(maps.Keys(src.Partitions)) {
 		all, err := n.SourcePositions(ctx, src.Number, partition, keyspace)

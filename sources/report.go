@@ -173,7 +173,7 @@ func (s *Sources) reports(ctx context.Context, n *node, view *catalog.View) map[
 
 func (s *Sources) joinOne(ctx context.Context, n *node, src catalog.Source, reports map[string][]report, name admin.NodeNames) Source {
 	out := Source{Name: src.Name, State: source.StateRunning, Partitions: []Partition{}, Config: src.Config}
-	if now, there := n.Catalog().Source(src.Number); there { // read the source after the reports: a reader records a rejection before it reports a position above it, so the rejection is included
+	if now, there := n.Catalog().Source(src.Number); there { // read the source after the reports: a reader records a rejection before it reports a position above the rejected message, so the rejection is included
 		out.LastRejected, src.Partitions = now.LastRejected, now.Partitions
 	}
 	if cfg, err := source.ParseConfig(src.Config); err == nil {

@@ -96,7 +96,7 @@ type sinkReader struct {
 type progress struct {
 	known    bool          // the shard has answered with a checkpoint in the reader's epoch
 	late     bool          // the shard did not answer; Apply asks it again only if the batch has an op for it
-	sure     bool          // position is certain, because no section that got no answer can have moved the checkpoint
+	sure     bool          // position is certain: no section whose answer was lost can have moved the checkpoint
 	position sink.Position // the checkpoint
 	mark     sink.Mark     // mark of the checkpoint
 	// through is at or above position. The reader has read all messages between these two

@@ -329,8 +329,8 @@ func through(messages uint64) func(*Source) bool {
 	}
 }
 
-// applied returns a condition that holds once through holds and Applied has the same number. The
-// reader sets Applied a moment after its position.
+// applied returns a condition that holds once the condition of through holds and Applied equals
+// messages. The reader sets Applied a moment after its position.
 func applied(messages uint64) func(*Source) bool {
 	return func(of *Source) bool { return through(messages)(of) && of.Applied == messages }
 }

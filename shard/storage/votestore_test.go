@@ -73,7 +73,7 @@ func testCrashInsideAVoteLeavesTheEarlierOne(t *testing.T, store LogStore) {
 		t.Fatal(err)
 	}
 	mustHaveVote(t, s, 4, "n1")
-	b.Close() // as after a crash before raft stores the candidate's address
+	b.Close() // a crash before raft stores the candidate's address
 	s = NewVotes(mustOpenStores(t, store, dir), 7, "log", noFatal(t))
 	mustHaveVote(t, s, 4, "n1")
 	if err := vote(s, 5, "n2"); err != nil {

@@ -44,8 +44,9 @@ func (n *streamNode) Answer(ctx context.Context, method string, request []byte) 
 	return n.Calls.Answer(ctx, method, request)
 }
 
-// onStreamOnly is Streams.Call without its fallback, a call of gRPC. It returns ErrNotSent if the
-// stream does not accept a call, or if the other node refuses the call because it is closing.
+// onStreamOnly does the same as Streams.Call, but never falls back to gRPC. It returns ErrNotSent
+// if the stream does not accept a call, or if the other node refuses the call because it is
+// closing.
 func (n *streamNode) onStreamOnly(ctx context.Context, node, method string, request []byte) ([]byte, error) {
 	if err := n.Reachable(node); err != nil {
 		return nil, err

@@ -27,8 +27,8 @@ type VotersDisks struct {
 	Headroom *Headroom
 	Calls    *rpc.Calls
 	Self     string // key of this node
-	// Replicas yields this node's replicas. Check sets the flag of a replica that leads, if too few
-	// of its voters have free disk space.
+	// Replicas yields this node's replicas, each with a flag. Check sets the flag of a replica that
+	// leads, if too few of its voters have free disk space.
 	Replicas func() iter.Seq2[*replica.Replica, *atomic.Bool]
 	Stopping <-chan struct{}
 }

@@ -195,8 +195,9 @@ func (b *Broker) compacted(ctx context.Context) error {
 }
 
 // unlessOlder returns nil if err means that the broker is too old for the request with this key,
-// and otherwise err. To recognize the error of the client for unknown requests, which is not
-// exported, unlessOlder makes the client return it for another request.
+// and otherwise err. The client's error for unknown requests is not exported. So unlessOlder
+// compares err with the client's error for ApiVersionsRequest, which such a broker does not know
+// either.
 func (b *Broker) unlessOlder(ctx context.Context, key int16, err error) error {
 	known, failed := kmsg.NewPtrApiVersionsRequest().RequestWith(ctx, b.client)
 	switch {

@@ -40,8 +40,8 @@ type Broker struct {
 		// DSN in turn.
 		asked string
 		read  string // system whose log an open reader reads; "" for none
-		// unpublished is the start of the last reader that did not find the publication. published
-		// is the end of the log when a reader with this start first failed.
+		// unpublished is the start position of the last reader that did not find the publication.
+		// published is the end of the log when a reader with this start position first failed.
 		unpublished, published source.Position
 	}
 }

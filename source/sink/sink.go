@@ -2,7 +2,7 @@
 // messages, and the Sink that applies each op once. Package source reads queues into a Sink, and
 // package sources implements Sink.
 //
-// It never reads a queue or a shard, and imports no other package of this module.
+// Package sink never reads a queue or a shard, and imports no other package of this module.
 package sink
 
 import (
@@ -136,7 +136,7 @@ func Span(shards []ShardPosition, start Position) (low, high Position) {
 type Sink interface {
 	// Begin records the starts of several partitions, all of them or none.
 	Begin(ctx context.Context, source uint64, starts map[uint32]Position, identity string) error
-	// Start returns the start of a partition that the catalog has. If the catalog has none, Start
+	// Start returns the start that the catalog has for a partition. If the catalog has none, Start
 	// first records the given start. If the catalog has one without an identity, as after a seek,
 	// Start first records the identity. A reader must call it before Positions.
 	Start(ctx context.Context, source uint64, partition uint32, start Start) (Start, error)
