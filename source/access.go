@@ -30,7 +30,7 @@ var (
 	// hostList matches a list of hosts with optional ports. That is the text between :// and / of a
 	// URL without a user.
 	hostList = regexp.MustCompile(`^(\[[^]]*]|[^][:,]*)(:\d*)?(,(\[[^]]*]|[^][:,]*)(:\d*)?)*$`)
-	// lateHost matches what a parser considers the path of a URL, if it has an @ and a host after
+	// lateHost matches the path that a parser finds in a URL, if the path has an @ and a host after
 	// the @. The text before the @ is then the end of a password.
 	lateHost    = regexp.MustCompile(`^[^?]*@[^?]*[:/]`)
 	percentCode = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)

@@ -20,8 +20,8 @@ type batch struct {
 	stop     error          // the reason why the partition stops at position next, or nil
 }
 
-// flush applies the waiting messages. If one of them stops the partition, it applies only those
-// before it.
+// flush applies the waiting messages. If a message stops the partition, flush applies only the
+// messages before that message.
 func (s *session) flush(ctx context.Context) error {
 	if len(s.waiting) == 0 {
 		return nil
@@ -50,7 +50,7 @@ func (s *session) flush(ctx context.Context) error {
 	return b.stop
 }
 
-// decode decodes the messages. If one of them stalls the partition, it ends the batch before that
+// decode decodes the messages. If a message stalls the partition, decode ends the batch before that
 // message.
 func (b *batch) decode() {
 	b.decoder.Reset()

@@ -13,7 +13,7 @@ import (
 )
 
 // TestWhoDenies: if the broker denies any call, the source stalls. The same error from the Sink
-// does not stall it, because it may come from the TLS between nodes of countd.
+// does not stall the source, because the error may come from the TLS between nodes of countd.
 func TestWhoDenies(t *testing.T) {
 	t.Parallel()
 	alert := &net.OpError{Op: "remote error", Err: tls.AlertError(48)}

@@ -69,7 +69,7 @@ func (l *Letter) Key() string {
 	return fmt.Sprintf("%s/%x", l.place(), sum[:8])
 }
 
-// countAgain numbers the letters for equal ops of one message in their field again, so that these
+// countAgain sets Letter.again: it numbers the letters for equal ops of one message, so that these
 // letters have different IDs.
 func countAgain(letters []Letter) {
 	seen := map[string]int{}

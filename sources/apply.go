@@ -24,8 +24,8 @@ const (
 	// the shard late and continues, so that a shard without a leader delays only its own messages.
 	// Positions has the same bound.
 	answerMax = 2 * time.Second
-	// opsMax bounds the ops of one write, as it bounds a client's request. A message never has more
-	// ops.
+	// opsMax bounds the ops of one write. A client's request has the same bound. A message never
+	// has more ops.
 	opsMax = 10_000
 )
 
@@ -318,8 +318,8 @@ func (a *applyCall) joins(at *dedup.PositionAnswer) bool {
 }
 
 // chunk applies ops, which belong to whole messages below the position end. It moves the shards of
-// these ops to end. If all is set, it moves the other shards too. offset is the index of ops[0] in
-// the batch.
+// these ops to that position. If all is set, it moves the other shards too. offset is the index of
+// ops[0] in the batch.
 func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, offset int, end sink.Position, all bool) error {
 	w := &write{spaces: a.spaces, sections: make([]*dedup.SourceSection, len(a.shards))}
 	m := newMerge(w, len(ops))

@@ -479,8 +479,8 @@ func (st *started) nobodyReads() (end func()) {
 	}
 }
 
-// If the start of a source is changed before it has begun, it begins at the start that the last
-// change has set. A late start by an earlier change has no effect.
+// If the start of a source is changed before the source has begun, the source begins at the start
+// that the last change has set. A late start by an earlier change has no effect.
 func TestStartBeforeItBegins(t *testing.T) {
 	for name, test := range map[string]struct {
 		first, last string

@@ -9,8 +9,8 @@ import (
 )
 
 // counts counts the messages that this node has applied since it started. It outlives the readers,
-// so a pause does not reset it. It has a separate lock and never uses that of Sources, because
-// consumers call it under their own lock.
+// so a pause does not reset it. It has its own lock and never takes the lock of Sources, because
+// consumers call counts while they hold their own lock.
 type counts struct {
 	partitions sync.Map // partitionKey → *source.Counts
 }

@@ -61,7 +61,8 @@ func TestFiles(t *testing.T) {
 }
 
 // TestNoSecretsDir: a node without a directory for files refuses a source that names a file, and
-// names the flag. If another node has accepted the source, it stalls on this node for that reason.
+// names the flag. If another node has accepted the source, the source stalls on this node for that
+// reason.
 func TestNoSecretsDir(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.secrets = ""
@@ -151,8 +152,8 @@ func TestFilesHang(t *testing.T) {
 	}
 }
 
-// TestAnotherFileSystem: while one file system hangs, and many calls with it, a source begins that
-// names a file on another file system.
+// TestAnotherFileSystem: a source that names a file on one file system begins, although another
+// file system hangs, and many calls hang with it.
 func TestAnotherFileSystem(t *testing.T) {
 	t.Parallel()
 	st, ctx := start(t, 1), t.Context()

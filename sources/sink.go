@@ -274,11 +274,11 @@ func (s *Sink) ReadPositions(ctx context.Context, source uint64, partition uint3
 	return all, err
 }
 
-// readPositions reads the checkpoints of a partition through the logs of the shards. If keyspaces
-// are named in only, it reads only their shards. If raise is set, it raises the epoch of each shard
-// to the catalog's, so that sections of earlier epochs no longer move the shard. If timeout is not
-// 0, shards that do not answer in time are Late. But if no shard that answers has a checkpoint,
-// readPositions returns the error of a late shard.
+// readPositions reads the checkpoints of a partition through the logs of the shards. If the
+// argument only names keyspaces, readPositions reads only their shards. If raise is set, it raises
+// the epoch of each shard to the catalog's, so that sections of earlier epochs no longer move the
+// shard. If timeout is not 0, shards that do not answer in time are Late. But if no shard that
+// answers has a checkpoint, readPositions returns the error of a late shard.
 func (s *Sink) readPositions(ctx context.Context, key dedup.PositionKey, raise bool, timeout time.Duration, only ...string) (all []sink.ShardPosition, epoch uint32, shards []target, err error) {
 	w := &write{}
 	spaces := s.world.Keyspaces()

@@ -90,8 +90,8 @@ func TestStreamCallsOfANodeThatRestarts(t *testing.T) {
 	}, func() { b.leaveAndClose() })
 }
 
-// A small call uses the stream once there is one. A call with a large request or a large answer
-// uses gRPC.
+// A small call uses the stream once the nodes have one. A call with a large request or a large
+// answer uses gRPC.
 func TestSmallCallsTravelOnStreams(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes

@@ -24,9 +24,9 @@ const (
 	// unanswered appends, one of them a heartbeat. Further appends come from earlier leaders, or
 	// have timed out at the sender.
 	servedAppendsMax = 8
-	// answersWait bounds how long an answer to a heartbeat waits for the answers to other
-	// heartbeats that arrived together with it. So a replica with a hanging disk delays the answers
-	// of other groups by at most answersWait.
+	// answersWait bounds how long the answer to a heartbeat waits for the answers to heartbeats
+	// that arrived at the same time. So a replica with a hanging disk delays the answers of other
+	// groups by at most answersWait.
 	answersWait = 2 * time.Millisecond
 	// answersBytesMax bounds the unsent answers to a node's appends. If more accumulate, because
 	// the node does not read them, the connection is closed.
@@ -325,8 +325,8 @@ func (t *servedStream) owe(pending bool) {
 	t.mu.more = pending
 }
 
-// answer queues an answer. If atOnce is false, the answer waits for the answers to calls that
-// arrived together with its call, at most answersWait.
+// answer queues an answer. If atOnce is false, the answer waits, at most answersWait, for the
+// answers to calls that arrived at the same time.
 func (t *servedStream) answer(a *Answer, atOnce bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

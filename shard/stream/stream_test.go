@@ -86,8 +86,8 @@ func TestStreamedAppendNamesTheReplica(t *testing.T) {
 // says reports whether an error from another node contains the text of the wanted error.
 func says(err, want error) bool { return err != nil && strings.Contains(err.Error(), want.Error()) }
 
-// A replica that does not answer keeps no other group's calls waiting, and no more than
-// servedAppendsMax calls wait for it.
+// A replica that does not answer delays no calls of other groups, and at most servedAppendsMax
+// calls wait for that replica.
 func TestSlowReplicaDelaysNoOther(t *testing.T) {
 	there := testMux(t)
 	a := testStreams(t, there)

@@ -59,7 +59,7 @@ type Headroom struct {
 	// MemoryTight is set once the use is within 1/memoryTightShare of the limit. Then rows leave
 	// memory, before any write is refused.
 	MemoryTight atomic.Bool
-	MemoryOver  atomic.Uint64 // bytes of tables to move out of memory until it is no longer tight, as of the last check that found it tight
+	MemoryOver  atomic.Uint64 // bytes of tables to move out of memory so that memory is no longer tight, as of the last check that found memory tight
 	DiskFull    atomic.Bool
 	VotersFull  atomic.Int64              // number of groups led here that accept no writes, because this node or too many voters have no disk space
 	DiskHangs   atomic.Int64              // number of local replicas with a hanging write to the log

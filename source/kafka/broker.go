@@ -167,9 +167,9 @@ func (b *Broker) offset(ctx context.Context, partition uint32, at int64) (source
 }
 
 // compacted returns a *source.StalledError if the topic is compacted, because a compacted topic
-// loses unread messages without a trace. If it cannot read the cleanup policy, it returns an error.
-// Denied returns true for that error if the user lacks the permission. Brokers older than version
-// 0.11 do not report the policy; for these, compacted returns nil.
+// loses unread messages without a trace. If the cleanup policy cannot be read, compacted returns an
+// error. Denied returns true for that error if the user lacks the permission. Brokers older than
+// version 0.11 do not report the policy; for these, compacted returns nil.
 func (b *Broker) compacted(ctx context.Context) error {
 	request := kmsg.NewPtrDescribeConfigsRequest()
 	topic := kmsg.NewDescribeConfigsRequestResource()

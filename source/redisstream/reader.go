@@ -152,8 +152,8 @@ func (r *reader) fetch(ctx context.Context, limit int) (source.Fetched, error) {
 }
 
 // deleted returns the position of the last deleted entry at or above r.next, or zero if there is
-// none. The reader returns the remaining entries below it before the source stalls, so that a seek
-// past the deleted entry skips none of them.
+// none. The reader returns the remaining entries below that entry before the source stalls, so that
+// a seek past the deleted entry skips none of them.
 func (r *reader) deleted(stream *redis.XInfoStream) (source.Position, error) {
 	last, err := parse(stream.MaxDeletedEntryID)
 	if err != nil || stream.EntriesAdded < stream.Length {

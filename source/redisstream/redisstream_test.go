@@ -268,8 +268,8 @@ func TestBounded(t *testing.T) {
 	r.Stalls(t, "has entries that are too large")
 }
 
-// TestDeletedBetween: before the source stalls at a deleted entry, it counts the remaining entries
-// below it. So the seek that it names skips none of them.
+// TestDeletedBetween: the source counts the remaining entries below a deleted entry before it
+// stalls. So the seek that the stall names skips none of them.
 func TestDeletedBetween(t *testing.T) {
 	q, client := newQueue(t, "")
 	c := sinktest.New(1, nil)
