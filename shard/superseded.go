@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// leaderCheckEvery is the interval between checks, during a call to a group's leader, whether
-	// the called node still leads.
+	// leaderCheckEvery is the interval at which the caller of a group's leader checks whether the
+	// called node still leads.
 	leaderCheckEvery = 250 * time.Millisecond
 	// If leaderChecksMax checks in a row find another leader, the caller stops waiting. A node that
 	// merely handed the leadership over answers sooner.

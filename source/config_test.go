@@ -165,8 +165,8 @@ func TestAddressesWithPasswords(t *testing.T) {
 	}
 }
 
-// FuzzConfig: ParseConfig accepts the JSON of each configuration that it accepted, and both mean
-// the same.
+// FuzzConfig: ParseConfig accepts the JSON of each configuration that it has parsed, and the result
+// has the same meaning.
 func FuzzConfig(f *testing.F) {
 	f.Add([]byte(likes))
 	f.Add([]byte(`{"name":"a","type":"postgres","dsn":"d","slot":"s","publication":"p","prefix":"x","start":{"0":"0/16B3748"}}`))

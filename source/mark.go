@@ -123,7 +123,7 @@ func (s *session) again(ctx context.Context, p sink.ShardPosition) (Again, error
 func dated(m *Message) bool { return !m.Time.IsZero() && m.Time.UnixMilli() != int64(m.Position.Hi) }
 
 // Differs describes how the messages differ from the message with the mark. It returns "" if they
-// do not differ, or if the queue may have lost them by retention or a delete.
+// do not differ, or if the marked message is gone but retention or a delete may have removed it.
 func (a *Again) Differs(mark sink.Mark) string {
 	same := func(m Message) bool { return MarkOf(&m) == mark }
 	at := func(m Message) bool { return m.Position == mark.Position }

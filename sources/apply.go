@@ -18,7 +18,7 @@ import (
 
 const (
 	// evenEvery is the interval at which Apply also moves shards without ops in the batch. So a new
-	// reader reads at most the messages of about a second twice.
+	// reader repeats only the messages of about the last second.
 	evenEvery = time.Second
 	// answerMax bounds the wait for a shard without ops in the batch. After that time, Apply marks
 	// the shard late and continues, so that a shard without a leader delays only its own messages.

@@ -128,8 +128,8 @@ func TestConcurrentMeanings(t *testing.T) {
 	st.eventually("it is read on", through(1))
 }
 
-// whileChanging calls change. Once change has made the source Changing, whileChanging calls during.
-// change continues only after during has returned.
+// whileChanging calls the function change. Once change has made the source Changing, whileChanging
+// calls the function during. change continues only after that function has returned.
 func (st *started) whileChanging(during, change func()) {
 	waits, goesOn := make(chan struct{}), make(chan struct{})
 	var asked atomic.Bool

@@ -54,7 +54,7 @@ func (s *Sink) even(ctx context.Context, r *sinkReader, source catalog.Source, p
 // op. Fence also sets the position of shards without a position, because that reader could
 // otherwise begin them.
 func (s *Sink) Fence(ctx context.Context, source catalog.Source, partition uint32) error {
-	var r sinkReader // do not use the shared cache, as in Settle
+	var r sinkReader // like Settle, do not use the shared cache
 	all, err := s.positions(ctx, &r, source.Number, partition, true)
 	if err != nil {
 		return err

@@ -44,7 +44,7 @@ type World interface {
 type write struct {
 	spaces   []*shard.Keyspace
 	sections []*dedup.SourceSection // one for each shard of spaces, in order; nil for none
-	ops      counters.Ops           // their ids are those of the messages
+	ops      counters.Ops           // with the ids that the messages have
 	in       []uint8                // index in spaces of each op's keyspace
 
 	answers   []shard.Answer    // one for each shard; set only for shards with a section
@@ -111,8 +111,8 @@ func NewSink(world World) *Sink {
 	return s
 }
 
-// reader returns the cache of a partition, and creates it if necessary. It then also drops the
-// caches of deleted sources.
+// reader returns the cache of a partition, and creates it if necessary. When it creates a cache, it
+// also drops the caches of deleted sources.
 func (s *Sink) reader(key dedup.PositionKey) *sinkReader {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -76,7 +76,7 @@ func TestStreamCallsTellTheirFate(t *testing.T) {
 	f.OutliveCuts(t, a.onStreamOnly, proxy, b.leaveAndClose)
 }
 
-// A node that closes answers the calls that it has received.
+// Before a node closes, it answers the calls that it has received.
 func TestStreamCallsOfANodeThatRestarts(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes

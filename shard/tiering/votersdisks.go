@@ -47,7 +47,7 @@ func (v *VotersDisks) Run() {
 	}
 }
 
-// Check asks the voters of all groups led here once.
+// Check runs one check: it asks the voters of all groups that this node leads.
 func (v *VotersDisks) Check() {
 	type ledGroup struct {
 		voters []raft.ServerID

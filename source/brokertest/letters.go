@@ -8,8 +8,9 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// MissingLetters tests that a broker returns an error if the dead-letter queue named missing is
-// configured, and no error for q's own configuration.
+// MissingLetters tests that a broker returns an error if the configured dead-letter queue does not
+// exist. missing is the name of such a queue. With q's own configuration, the broker returns no
+// error.
 func MissingLetters(t *testing.T, q *Queue, missing string) {
 	t.Helper()
 	for _, more := range []string{"", "dead-letters: " + missing + "\n"} {

@@ -338,8 +338,8 @@ func TestRemovedMark(t *testing.T) {
 	}
 }
 
-// TestRegrownWhileIdle: a reader that has read nothing yet compares the entry that was counted
-// last.
+// TestRegrownWhileIdle: a reader that has read nothing yet checks that the stream still has the
+// entry that was counted last.
 func TestRegrownWhileIdle(t *testing.T) {
 	q, client := newQueue(t, "")
 	b := brokertest.BrokerOf(t, q.Config, source.Access{}, Open)
