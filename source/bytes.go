@@ -33,9 +33,9 @@ type Buffered struct {
 // NewBuffered returns an empty Buffered.
 func NewBuffered() *Buffered { return &Buffered{freed: make(chan struct{}, 1)} }
 
-// Add adds a message of the given size. It waits while the buffered messages have FetchBytesMax or
-// more. If the channel ended is closed meanwhile, Add returns false. Only one goroutine may call
-// it.
+// Add adds a message of the given size. It waits while the buffered messages have FetchBytesMax
+// bytes or more. If the channel ended is closed meanwhile, Add returns false. Only one goroutine
+// may call it.
 func (b *Buffered) Add(bytes int, ended <-chan struct{}) bool {
 	for b.bytes.Load() >= FetchBytesMax {
 		select {

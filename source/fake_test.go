@@ -24,7 +24,7 @@ type fakeQueue struct {
 	commits     func(Position)                                   // called by Commit, if it is set
 	reads       func()                                           // called by Read, if it is set
 	next        func(ctx context.Context) error                  // called by Next, if it is set
-	bounds      func()                                           // called by Bounds after it has read the bounds, if it is set
+	bounds      func()                                           // if set, called by Bounds after it has read the bounds
 	again       func(ctx context.Context, progress func()) error // called by Again, if it is set
 	dated       bool                                             // messages have the time when they were written
 	times       []time.Time                                      // when each message was written; only if dated is set

@@ -92,7 +92,7 @@ func TestReplacedModel(t *testing.T) {
 				time.Sleep(time.Duration(rng.IntN(4)) * time.Millisecond)
 			case 6:
 				kill()
-			case 7: // no reader may be connected, because a real loss breaks the connections
+			case 7: // end the reader first, because a real loss breaks its connections
 				kill()
 				if n := uint64(len(q.values)); n > q.first {
 					lost := 1 + rng.Uint64N(n-q.first)

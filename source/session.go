@@ -218,7 +218,7 @@ func (s *session) seekPast(p Position, purpose string) string {
 
 // read reads until an error, and then moves all shards to one position. A new configuration may
 // change the meaning of messages only when all shards are at one position. If the move fails, the
-// next session makes it.
+// next session repeats it.
 func (s *session) read(ctx context.Context) error {
 	fetching, cancel := context.WithCancel(ctx)
 	fetched := make(chan fetch)

@@ -163,8 +163,8 @@ func (a *applyCall) behind() string {
 // gets its checkpoint, no shard has passed a message of this batch yet.
 //
 // The checkpoint of a shard without ops in the batch may stay unknown, because the batch contains
-// no message for that shard. If a shard with ops was late, joins must accept its checkpoint;
-// otherwise the reader must start again.
+// no message for that shard. If a shard with ops was late, the method joins must accept its
+// checkpoint; otherwise the reader must start again.
 func (a *applyCall) meetShards(ctx context.Context) error {
 	all := make(map[uint32]*progress, len(a.shards))
 	unmet := false

@@ -26,7 +26,7 @@ func (c *counts) partition(number uint64, partition uint32) *source.Counts {
 	return loaded.(*source.Counts)
 }
 
-// keep drops the counts of sources that are not in all.
+// keep drops the counts of sources that the argument all does not contain.
 func (c *counts) keep(all []catalog.Source) {
 	c.partitions.Range(func(p, _ any) bool {
 		if !slices.ContainsFunc(all, func(src catalog.Source) bool { return src.Number == p.(partitionKey).source }) {

@@ -155,7 +155,7 @@ func (c *sourceCluster) ordinal(source uint64, epoch uint32) int {
 // sourceNode is a node that reads the queue. It is a World.
 type sourceNode struct {
 	c      *sourceCluster
-	seen   int // index in the cluster's views of the node's catalog
+	seen   int // index of the node's catalog in the cluster's views
 	sink   *Sink
 	source uint64
 	begun  bool // whether it has called Start

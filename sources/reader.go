@@ -136,8 +136,8 @@ type connected struct {
 	err    error
 }
 
-// handOver sends the broker to the goroutine that waits for it. If abandoned is closed first,
-// handOver closes the broker.
+// handOver sends the broker to the goroutine that waits for it. If the channel abandoned is closed
+// before that, handOver closes the broker.
 func (c connected) handOver(to chan<- connected, abandoned <-chan struct{}) {
 	select {
 	case to <- c:

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// DiskStallMax bounds one write of a log. If a leader's disk hangs, another node leads long before
-// DiskStallMax has passed. A process with a disk that hangs longer is useless.
+// DiskStallMax bounds one write of a log. A process whose disk hangs longer is useless, so the
+// group then fails. If a leader's disk hangs, another node leads long before that.
 const DiskStallMax = 10 * time.Second
 
 const (

@@ -259,7 +259,7 @@ func TestCompacted(t *testing.T) {
 	c.queue().Start(t, sinktest.New(1, nil)).Stalls(t, "cleanup.policy compact,delete")
 }
 
-// TestLargeLetters: letters that exceed the topic's limit only together are written. A single
+// TestLargeLetters: letters are written even if together they exceed the topic's limit. A single
 // letter above the limit stalls the source.
 func TestLargeLetters(t *testing.T) {
 	c := newCluster(t, nil)
@@ -341,7 +341,7 @@ func TestGrownSince(t *testing.T) {
 }
 
 // TestOtherLeader: another leader has taken over, with other messages at the positions that were
-// read. A reader that begins then stalls. Its reason names the position to seek to.
+// read. A reader that begins after that stalls, and the reason names the position to seek to.
 func TestOtherLeader(t *testing.T) {
 	c := newCluster(t, nil)
 	q := c.queue()
