@@ -26,7 +26,7 @@ func (wr *writer) whileLed(ctx context.Context, g *shardReplica, node string) (c
 	})
 }
 
-// while returns a context that ends once the condition was false in leaderChecksMax checks in a
+// while returns a context that ends once holds has returned false in leaderChecksMax checks in a
 // row.
 //
 // The goroutine of while starts only at the first check, because most calls end sooner. It ends
@@ -61,8 +61,8 @@ func (wr *writer) while(ctx context.Context, holds func(context.Context) bool) (
 }
 
 // leaderBy returns the leader of a group. If this node's replica is in touch with its group,
-// leaderBy returns the leader that the replica knows. Otherwise it asks a third node that holds
-// the group. If that node knows no leader, leaderBy returns called.
+// leaderBy returns the leader that the replica knows. Otherwise it asks a third node that holds the
+// group. If there is no such node, or that node knows no leader, leaderBy returns called.
 func (wr *writer) leaderBy(ctx context.Context, g *shardReplica, called string) string {
 	if r := g.replica.Load(); r != nil && r.group.InTouch() {
 		return r.group.Leader()

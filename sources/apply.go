@@ -209,7 +209,7 @@ func (a *applyCall) needed() ([]bool, error) {
 }
 
 // meet reads the checkpoints that are unknown, or uncertain after a lost answer. If must is set, it
-// asks only the needed shards. Otherwise it asks only the other shards.
+// asks only the needed shards. Otherwise it asks the other shards, except late ones.
 func (a *applyCall) meet(ctx context.Context, needed []bool, must bool) error {
 	w := &write{spaces: a.spaces, sections: make([]*dedup.SourceSection, len(a.shards))}
 	asked := false
@@ -243,9 +243,9 @@ func (a *applyCall) send(ctx context.Context, w *write, must bool) error {
 	return a.learn(w, must)
 }
 
-// checkFrom returns ErrMoved for a batch that begins above a checkpoint. If no shard has a
-// checkpoint, the batch must begin at the recorded start; otherwise the reader may have missed a
-// seek.
+// checkFrom returns ErrMoved for a batch that begins above the position progress.through of a
+// shard. If no shard has a checkpoint, the batch must begin at the recorded start; otherwise the
+// reader may have missed a seek.
 func (a *applyCall) checkFrom() error {
 	known := false
 	for _, p := range a.progress {

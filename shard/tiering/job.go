@@ -77,12 +77,13 @@ func (t *Tiering) unanswered(answers map[string]ColdAnswer) error {
 	return e
 }
 
-// Order first makes a dry run, and then starts a job on all nodes unless a node refuses. It returns
-// the answers by node key, and does not wait for the jobs to end. A node that already runs the same
-// order continues. For an invalid order, Order returns an ArgumentError. If ctx ends during the dry
-// run, Order returns a ColdSilentError, and no node has started the job. After the dry run, Order
-// may take up to rpc.AskTimeout even if ctx ends, so that a short ctx does not start the job on
-// some nodes only.
+// Order first makes a dry run, and then starts a job on all nodes unless a node refuses. If
+// o.DryRun is set, Order ends after the dry run. An order to stop has no dry run. It returns the
+// answers by node key, and does not wait for the jobs to end. A node that already runs the same
+// order continues. For an invalid order, Order returns an ArgumentError or ErrUnknownKeyspace. If
+// ctx ends during the dry run, Order returns a ColdSilentError, and no node has started the job.
+// After the dry run, Order may take up to rpc.AskTimeout even if ctx ends, so that a short ctx does
+// not start the job on some nodes only.
 func (t *Tiering) Order(ctx context.Context, o TieringJob) (id string, answers map[string]ColdAnswer, err error) {
 	if err := t.checkCold(&o); err != nil {
 		return "", nil, err
@@ -154,7 +155,7 @@ func (t *Tiering) askCold(ctx context.Context, o TieringJob) map[string]ColdAnsw
 	return rpc.AskAllJSON(ctx, t.calls, t.cfg.Key, maps.Keys(t.cfg.Catalog.View().Nodes), methodColdOrder, o, t.followCold)
 }
 
-// followCold starts the job on this node. For a dry run it only counts the rows to move.
+// followCold starts or stops the job on this node. For a dry run it only counts the rows to move.
 func (t *Tiering) followCold(_ context.Context, o TieringJob) (ColdAnswer, error) {
 	if o.Verb == ColdStop {
 		t.Queue.stop()

@@ -216,8 +216,8 @@ func (t *Tiering) moveIdle(all []*Leaving) (due int) {
 func (t *Tiering) MayFreeze() bool { return !t.cfg.Draining.Load() && !t.cfg.Headroom.DiskFull.Load() }
 
 // rest pauses after a step, for coldShare-1 times as long as the step took, so that moving rows
-// uses 1/coldShare of a core. The pause ends early if the node stops or memory is tight: after a
-// step that waited for the disk, it may last minutes.
+// uses 1/coldShare of a core. The pause ends early if the node stops or memory is tight, because
+// after a step that waited for the disk the pause may last minutes.
 func (t *Tiering) rest(took time.Duration) {
 	for left := took * (coldShare - 1); left > 0 && !t.cfg.Headroom.MemoryTight.Load(); left -= HeadroomTick {
 		select {
@@ -229,8 +229,8 @@ func (t *Tiering) rest(took time.Duration) {
 }
 
 // freeze moves the rows of at most segmentsMax segments to disk, and calls pause after each step.
-// It does not move rows of a segment whose cold rows cannot be read. It returns an error if rows
-// stay in memory.
+// It does not move rows of a segment whose cold rows cannot be read. It returns an error if a step
+// fails for another reason.
 func (t *Tiering) freeze(l *Leaving, segmentsMax int, pause func(took time.Duration)) error {
 	for stop := max(0, l.idle.Segments()-segmentsMax); l.idle.Segments() > stop && t.MayFreeze(); {
 		began := time.Now()

@@ -245,7 +245,7 @@ func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup, del
 	if deleted != (source.Position{}) {
 		return nil // fetch stalls after it has returned the entries below deleted
 	}
-	left := after(last) // position of the first remaining entry
+	left := after(last) // position of the first remaining entry, or the next position if none remains
 	if stream.Length > 0 {
 		if left, err = parse(stream.FirstEntry.ID); err != nil {
 			return err
