@@ -193,7 +193,7 @@ func (s *session) brokerError(verb string, err error) error {
 	return err
 }
 
-// advise adds to a stall for lost messages the position to seek to.
+// If err is a stall for lost or replaced messages, advise adds the position to seek to.
 func (s *session) advise(err error) error {
 	stalled, is := errors.AsType[*StalledError](err)
 	switch {

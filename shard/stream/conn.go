@@ -52,9 +52,9 @@ func newConn(p *peer, conn net.Conn) *Conn {
 	return c
 }
 
-// Append sends an append and waits for its answer, at most AppendTimeoutMax. Append does not use
-// args after it returns. ErrNoStream means that the append was not sent, because the stream has no
-// space.
+// Append sends an append and waits for its answer until stop is closed, at most AppendTimeoutMax.
+// Append does not use args after it returns. ErrNoStream means that the append was not sent,
+// because the stream has no space or the other node is closing.
 func (c *Conn) Append(group uint32, to uint64, args *raft.AppendEntriesRequest, stop <-chan struct{}) (Answer, error) {
 	heard := c.heard.Load()
 	id, call, err := c.enqueue(group, to, args)
@@ -118,8 +118,9 @@ func wake(token chan struct{}) {
 	}
 }
 
-// writeCalls writes calls until the connection ends or the other node is closing. A closing node
-// answers the pending calls and closes the connection.
+// writeCalls writes calls until the connection ends or the other node is closing. If the other node
+// is closing, writeCalls half-closes the connection; that node then answers the pending calls and
+// closes the connection.
 func (c *Conn) writeCalls() {
 	err := writeStream(c.conn, c.wake, c.ended, c.take)
 	if half, ok := c.conn.(interface{ CloseWrite() error }); ok && err == nil {

@@ -245,7 +245,8 @@ func (t *servedStream) receive(message []byte, pending bool) error {
 	return nil
 }
 
-// receiveCall answers a method call in a goroutine, for which serve waits.
+// receiveCall refuses a method call if this node is closing. Otherwise it answers the call in a
+// goroutine, for which serve waits.
 func (t *servedStream) receiveCall(message []byte) error {
 	id, method, has, request, err := parseStreamCall(message)
 	if err != nil {

@@ -198,7 +198,8 @@ func (p *peer) connected(fallback string, stop <-chan struct{}) (*Conn, error) {
 	}
 }
 
-// dialLocked returns the running dial, and starts one if there is none.
+// dialLocked returns the running dial, and starts one if there is none. It returns an error while
+// the next dial is not due.
 func (p *peer) dialLocked(fallback string) (*dial, error) {
 	if d := p.mu.dial; d != nil {
 		return d, nil
