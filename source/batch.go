@@ -85,7 +85,8 @@ func (b *batch) end(i int, why error) {
 //
 // check refuses the whole message of such an op, with one exception: an earlier try may have
 // accepted the message, and applied its other ops. Then check refuses only this op, or nothing if
-// the op's shard has already passed the message.
+// the op's shard has already passed the message. If on-error is stop, check instead ends the batch
+// before the first bad message.
 func (b *batch) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, b.times.call)
 	defer cancel()
@@ -205,8 +206,9 @@ func (s *session) send(ctx context.Context, letters []Letter) error {
 	return s.brokerError("write the dead letters", s.cfg.Broker.DeadLetter(ctx, letters))
 }
 
-// lateRejections writes dead letters for ops that Sink.Check accepted but a shard refused, because
-// a sum overflows. The shard's position has passed these ops already.
+// lateRejections counts ops that Sink.Check accepted but a shard refused, because a sum overflows.
+// It writes their dead letters unless on-error is skip, and stalls the source if on-error is stop.
+// The shard's position has passed these ops already.
 func (s *session) lateRejections(ctx context.Context, ops []sink.Op, messages []Message, rejected []sink.Rejection) error {
 	if len(rejected) == 0 {
 		return nil

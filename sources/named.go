@@ -14,10 +14,10 @@ import (
 )
 
 // checkNamed returns a *errs.ArgumentError if a configuration names a missing keyspace, column or
-// queue of dead letters. Otherwise each message of a missing keyspace or column would be bad, and
-// the first bad message would stop a source without a queue of dead letters. If before is not nil,
-// it checks only the fields that differ from before. If the queue does not answer soon, checkNamed
-// assumes that it exists.
+// queue of dead letters. Without this check, each message of a missing keyspace or column would be
+// bad, and the first bad message would stop a source without a queue of dead letters. If before is
+// not nil, it checks only the fields that differ from before. If the queue of dead letters does not
+// answer soon, checkNamed assumes that it exists.
 func (s *Sources) checkNamed(ctx context.Context, n *node, before json.RawMessage, cfg *source.Config) error {
 	old := &source.Config{}
 	if before != nil {
