@@ -117,8 +117,8 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 	return got, r.same(ctx)
 }
 
-// Again returns the messages from one offset up to another. A source does not read compacted
-// topics, so only messages at the start of the log can be missing.
+// Again returns the first two messages from one offset up to another. A source does not read
+// compacted topics, so only messages at the start of the log can be missing.
 func (b *Broker) Again(ctx context.Context, partition uint32, from, to source.Position, progress func()) (source.Again, error) {
 	again := source.Again{Whole: true}
 	for from.Less(to) {
@@ -167,7 +167,8 @@ func (r *reader) same(ctx context.Context) error {
 	return err
 }
 
-// explain returns the error for a failed fetch: a *source.StalledError if messages are gone.
+// explain returns the error for a failed fetch: a *source.StalledError if messages are gone or
+// replaced, or if a batch is too large.
 func (r *reader) explain(ctx context.Context, err error) error {
 	if same := r.same(ctx); same != nil {
 		return same
