@@ -2,9 +2,9 @@ package engine
 
 import "testing"
 
-// A deleted row of zeros that hides no sealed row disappears when its segment is reshaped, even if
-// an op on this very row causes the reshaping. The op then stores the row in a place of its own,
-// although the new, smaller window cannot distinguish it from another row.
+// When a segment is reshaped, a deleted row that hides no sealed row is dropped, even if an op on this
+// row causes the reshaping. The row's id is then outside of the new, smaller window, where its place
+// would be that of another row. So the op must insert the row.
 func TestRowsBesideSealedOnesThatWiden(t *testing.T) {
 	tab, ids, from, last := widerTable(t)
 	inside := ids[3]

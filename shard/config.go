@@ -98,8 +98,7 @@ var LimitsDefault = dedup.Limits{
 // KeyHorizonMin is the smallest horizon with which a shard recognises every try of one write. A
 // node repeats a write for up to a minute. A forwarded part shares a call with younger parts, so
 // the leader may propose that part up to a minute later. In these two minutes the log's time may
-// advance by four minutes (see propose.Clock), and a new leader's clock may be another minute
-// ahead.
+// advance by four minutes (see propose.Clock). A new leader's clock may be a minute ahead.
 const KeyHorizonMin = 2*2*rpc.CallTimeoutMax + time.Minute
 
 // withDefaults returns the config with defaults for zero values, and the cluster's id. It returns

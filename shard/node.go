@@ -152,8 +152,7 @@ func (n *Node) waitsToBegin(nodes int) string {
 	return "this node replays the catalog's log, or the cluster is making its first keyspaces"
 }
 
-// WaitReady waits until this node serves, drained or not. If ctx ends before that, it returns ctx's
-// error.
+// WaitReady returns nil once this node serves, drained or not, or ctx's error if ctx ends before.
 func (n *Node) WaitReady(ctx context.Context) error { return errs.WaitFor(ctx, n.serves) }
 
 // HandOver hands this node's leaderships over to other nodes. It returns nil once this node leads

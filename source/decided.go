@@ -9,8 +9,9 @@ const refusedMax = batchMessagesMax
 // decided remembers which messages a runner has accepted or refused, until all shards have passed
 // them. A batch may fail after some shards have applied it, and an operator may create or drop a
 // column before the next try. The decision must not change then; otherwise a message could both
-// count and be a dead letter. Another node makes a new decision. So does this node if all shards
-// have passed the message before a shard is restored: see sources/SINK.md.
+// count and be a dead letter. A runner on another node does not know the decision, and decides
+// again. This runner also decides again if a shard is restored after all shards have passed the
+// message: see sources/SINK.md.
 type decided struct {
 	// handed has the positions of the messages that the Sink received, as ascending spans with gaps
 	// between them. It has several spans while the runner reads messages a second time for a late

@@ -21,9 +21,9 @@ const (
 	tablesKept = 8
 )
 
-// batch is the part of a pipeline that is planned but not executed yet. It plans one command after
-// the other. For each command, it adds the rows to read and write to the table of their keyspace.
-// It adds a description of the reply to batch.replies. flush executes the batch in three steps:
+// batch is the part of a pipeline that is planned but not executed yet. conn.plan adds one command
+// after the other: the rows to read and write to the table of their keyspace, and a description of
+// the reply to batch.replies. flush executes the batch in three steps:
 //
 //  1. the reads that came before the first op of their table, with one Get for each table, and the
 //     reads of package inbox;

@@ -40,7 +40,7 @@ func (c *conn) command(args [][]byte) {
 }
 
 // isHTTP reports whether a line belongs to an HTTP request. A web page may make a browser send an
-// HTTP request with commands in its body. Redis closes such a connection too.
+// HTTP request with commands in its body. So the caller closes the connection, as Redis does.
 func isHTTP(name []byte) bool {
 	return bytes.EqualFold(name, []byte("post")) || bytes.EqualFold(name, []byte("host:"))
 }

@@ -329,8 +329,8 @@ func TestFiltersOfManyGroups(t *testing.T) {
 		groups = append(groups, &disk{T: t, store: d.store, group: d.open(i + 2)})
 	}
 	for _, g := range groups {
-		for m := range uint64(4) {
-			g.give(joins(900, 1)...) // 900 rows with one member, then with more
+		for m := range uint64(4) { // each round adds member m to 900 rows, after a repeat of member 0
+			g.give(joins(900, 1)...)
 			var ops []op
 			for r := range uint64(900) {
 				ops = append(ops, op{kind: 'j', pair: Pair{Row: r, Member: m}})

@@ -11,8 +11,8 @@ type foundPost struct {
 	Author int // index of the author in the merge
 }
 
-// before reports whether a post precedes another in a timeline. Newer posts precede older ones; of
-// equal ids, that of the author with the lower index is first.
+// before reports whether a post precedes another in a timeline. Newer posts precede older ones. Of
+// two posts with equal ids, the one whose author has the lower index precedes the other.
 func (p foundPost) before(q foundPost) bool {
 	return p.ID > q.ID || p.ID == q.ID && p.Author < q.Author
 }

@@ -27,7 +27,7 @@ import (
 // The model test of counts and sets takes and restores snapshots, exchanges them between two
 // replicas, and simulates crashes that lose unsynced data, with replays of the log. It checks:
 //
-//  1. After each entry, counts, results and sets are those of a map.
+//  1. After each entry, counts, results and sets equal those of a model, which keeps them in maps.
 //  2. A replay of an entry has the same result and digest as before, even if ops were refused
 //     because they overflow, or if the request is a repeat.
 //  3. Two replicas at the same index have the same digest.

@@ -20,7 +20,7 @@ import (
 )
 
 // setSplitterInMemory stands in for the setSplitter of engine/members. It copies all pairs through memory to
-// groups that the parts have already. It does not survive a crash in between.
+// the groups of the parts, which already exist. It does not survive a crash in between.
 type setSplitterInMemory struct {
 	from   *members.Group
 	others []*members.Group

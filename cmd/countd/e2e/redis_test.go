@@ -222,13 +222,13 @@ func useRedisBenchmark(t *testing.T, addr string) {
 }
 
 // holdsSum checks that the posts of all users that redis-benchmark incremented add up to commands,
-// the number of commands that it sent. rows is the number of these users. Each id is number,
-// followed by 12 digits.
-func holdsSum(t *testing.T, addr string, number, rows, commands int) {
+// the number of commands that it sent. rows is the number of these users. Each id is prefix,
+// then 12 digits.
+func holdsSum(t *testing.T, addr string, prefix, rows, commands int) {
 	t.Helper()
 	var keys []string
 	for id := range rows {
-		keys = append(keys, fmt.Sprintf("users:%d%012d:posts", number, id))
+		keys = append(keys, fmt.Sprintf("users:%d%012d:posts", prefix, id))
 	}
 	counts, err := newGoRedis(t, addr, 3).MGet(t.Context(), keys...).Result()
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// queue is a queue of a real broker, and a source that counts it.
+// queue is a queue of a real broker, with the configuration of a source that counts its messages.
 type queue struct {
 	name   string
 	config string // YAML of the source, without its name
