@@ -12,9 +12,12 @@ import (
 // ErrOtherOps is wrapped by the error for an op that shards of the keyspace's kind do not accept.
 var ErrOtherOps = errors.New("the keyspace is of another kind than the op")
 
-// Ops are the ops of one write. Each kind has its own types of Ops. The methods name an op by its
-// index. Package shard appends each op to the section of the op's shard. A write to several
-// keyspaces has Ops of one type, which fits the kinds of all these keyspaces.
+// ErrNoMembers is returned for an op that adds or removes a member of a column that is not additive.
+var ErrNoMembers = errors.New("increments of the column do not add to its count, so it has no members")
+
+// Ops are the ops of one write. Each kind has its own types of Ops. Package shard appends each op,
+// which an index names, to the section of its shard. A write to several keyspaces has Ops of one
+// type, which fits the kinds of all of them.
 type Ops interface {
 	// Len returns the number of ops.
 	Len() int

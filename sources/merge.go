@@ -180,7 +180,7 @@ func (m *merge) key(id uint64, c engine.Cell) mergeKey {
 }
 
 // latest returns the index of the op of the write that last changed the columns of m.cells. It
-// returns false if these columns have different latest ops, or a column has none yet.
+// returns false if these columns have different latest ops, or if one of them is unmergeable.
 func (m *merge) latest(id uint64) (op int, there bool) {
 	for n, c := range m.cells {
 		i, known := m.last[m.key(id, c)]

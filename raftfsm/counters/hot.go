@@ -6,10 +6,9 @@ import (
 	"github.com/countd/countd/raftfsm/rankings"
 )
 
-// feedHot passes the deltas of all OpAdds in the batch to the hot lists, without refused ops and as
-// far as floors allowed them. It ignores ops of other kinds, because they only correct counts. An
-// op on a set or an outbox is an OpAdd here, and the judge has set its value. feedHot changes the
-// batch; nobody reads the batch afterwards.
+// feedHot passes the deltas of all OpAdds in the batch to the hot lists. It ignores ops of other
+// kinds, because they only correct counts. An op on a set or an outbox is an OpAdd here, and the
+// judge has set its value. feedHot changes the batch; nobody reads the batch afterwards.
 func (c *contents) feedHot(now int64, r *raftfsm.Result) {
 	ops, lists := c.batch.Ops, c.hot
 	for _, refused := range r.Overflows {

@@ -49,7 +49,7 @@ var opNames = [...]string{
 func (k opKind) String() string { return fmt.Sprintf("op %d (%s)", uint8(k), opNames[k]) }
 
 // Ops are ops on rows and on sets of members. They implement raftfsm.Ops. Shards of unread numbers
-// use Ops too: ops on counts have the same encoding there. Only those shards have takes.
+// use Ops too: ops on counts have the same encoding there. Only they have takes.
 type Ops []engine.Op
 
 func (o Ops) Len() int         { return len(o) }
@@ -74,13 +74,11 @@ func (o Ops) See(v raftfsm.Visitor, key uint64, op int) error {
 	return v.Op(rows.Counts, key, &o[op])
 }
 
-// Refusable implements raftfsm.Ops. Only additions can overflow. A read is an addition of 0, which
-// cannot overflow.
-func (o Ops) Refusable(op int, _ []int64) (refused engine.Overflow, could bool) {
-	if o[op].OfMember() {
-		return engine.Overflow{Column: o[op].Cells[0].Column}, true
-	}
-	if o[op].Kind != engine.OpAdd {
+// Refusable implements raftfsm.Ops. A column can refuse only an addition. A read is an addition of 0,
+// and a copy adds nothing. Refusable encodes the op and decodes it as Apply does, so that its cells
+// have the bounds of their columns.
+func (o Ops) Refusable(op int, row []int64, settings *raftfsm.Settings) (refused engine.Overflow, could bool) {
+	if o[op].Kind != engine.OpAdd && !o[op].OfMember() {
 		return refused, false
 	}
 	var w raftfsm.RequestWriter

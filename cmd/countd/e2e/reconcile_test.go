@@ -226,7 +226,6 @@ func documented(t *testing.T, is string, words map[string]string) []string {
 // driftTotal returns a node's metric of the sum of its corrections in posts.
 func driftTotal(t *testing.T, n *proctest.Member) (total int64) {
 	t.Helper()
-	t.Helper()
 	for line := range strings.Lines(n.Text("/metrics")) {
 		if value, is := strings.CutPrefix(strings.TrimSpace(line), `countd_reconcile_drift_total{keyspace="posts"} `); is {
 			n, err := strconv.ParseFloat(value, 64)

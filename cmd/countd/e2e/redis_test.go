@@ -271,13 +271,19 @@ func useRedisPy(t *testing.T, addr string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, example, _ := strings.Cut(string(doc), "\nPython, redis-py:\n\n")
-	example, _, found := strings.Cut(example, "\n`")
+	_, after, found := strings.Cut(string(doc), "\nPython, redis-py:\n\n")
 	if !found {
 		t.Fatal("docs/REDIS.md has no example for redis-py")
 	}
 	host, port := hostPort(t, addr)
-	example = strings.NewReplacer("\n    ", "\n", "127.0.0.1", host, "7403", port).Replace("\n" + example)
+	example := ""
+	for line := range strings.Lines(after) {
+		code, indented := strings.CutPrefix(line, "    ")
+		if !indented && line != "\n" {
+			break
+		}
+		example += strings.NewReplacer("127.0.0.1", host, "7403", port).Replace(code)
+	}
 	example += `
 try:
     with client.pipeline() as p:
