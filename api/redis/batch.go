@@ -14,8 +14,7 @@ const (
 	// rowsMax bounds the rows that one command may name. A request of the HTTP API has the same
 	// bound. rowsMax is also an approximate bound of the rows and ops of one batch.
 	rowsMax = 10_000
-	// keepRowsMax bounds the scratch memory that is kept for the next pipeline of any
-	// connection.
+	// keepRowsMax bounds the scratch memory that is kept for the next pipelines.
 	keepRowsMax = 16 << 10
 	// tablesKept bounds the keyspaces for which scratch memory is kept.
 	tablesKept = 8
@@ -96,8 +95,7 @@ func (b *batch) tableOf(name []byte) *table {
 	return b.newTable(string(name), kinds.Counters)
 }
 
-// newTable adds the table of a keyspace. It returns nil if no keyspace has that name and
-// kind.
+// newTable adds the table of a keyspace. It returns nil if there is none of that name and kind.
 func (b *batch) newTable(name, kind string) *table {
 	ks := b.conn.server.node().Keyspace(name)
 	if ks == nil || ks.Kind != kind {
