@@ -60,7 +60,7 @@ func (l *Letter) place() string {
 	return fmt.Sprintf("%s/%d/%s", l.Source, l.Partition, l.Position)
 }
 
-// Key returns a name by which a broker can recognize a letter that is written twice. Unlike an ID,
+// Key returns a name by which a broker can recognise a letter that is written twice. Unlike an ID,
 // it differs for another message at the same position. There is such a message if a later source
 // has the same name, or if the queue was created again or lost messages. A key has less than 200
 // bytes.

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Stats summarizes the requests of a load that began in a period.
+// Stats summarises the requests of a load that began in a period.
 type Stats struct {
 	Requests int
 	Late     int            // number of requests that took longer than RequestDeadline, without the machine's stalls; their client would have given up
@@ -20,7 +20,7 @@ type Stats struct {
 	Longest  []FailedTry // failed tries of the request that took longest
 }
 
-// Between summarizes the requests that began between two times.
+// Between summarises the requests that began between two times.
 func (l *Load) Between(from, to time.Time) Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()

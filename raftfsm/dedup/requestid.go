@@ -81,7 +81,7 @@ func ByRestore(seq uint64, first bool) RequestID {
 }
 
 // ByKey returns the id of a request with a key that the client chose. meaning consists of the call
-// and a normalized form of its body. A repeat must have the same meaning.
+// and a normalised form of its body. A repeat must have the same meaning.
 func ByKey(key []byte, meaning ...[]byte) RequestID {
 	id := RequestID{kind: byKey, born: bornAt(key)}
 	sum := sha256.Sum256(key)

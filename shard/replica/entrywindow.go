@@ -24,7 +24,7 @@ type EntryMark struct {
 // own CRC32C, so all entries of one length would have the same one.
 //
 // markOf ignores the addresses in the first configuration. Each of the first voters writes that
-// entry itself (see Replica.bootstrap), with the addresses in its own catalog. Catalogs may differ,
+// entry itself (see Replica.bootstrap), with the addresses in its own catalog. Two of them may differ,
 // because a node's address may change. Every other entry comes from one leader.
 func markOf(e *raft.Log) EntryMark {
 	data := e.Data

@@ -57,7 +57,7 @@ func rollingRestart(t *testing.T, c *proctest.Cluster, at *proctest.Member) {
 	}
 }
 
-// upgrades holds the cluster version and finalizes it. The version does not change, because no node
+// upgrades holds the cluster version and finalises it. The version does not change, because no node
 // supports a later one.
 func upgrades(t *testing.T, at *proctest.Member) {
 	t.Helper()

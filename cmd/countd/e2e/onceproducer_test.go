@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	numbersOfVolley = 64 // the server's window: it recognizes this many of a producer's latest numbers in any order
+	numbersOfVolley = 64 // the server's window: it recognises this many of a producer's latest numbers in any order
 	repeatsMax      = 3
 	sendersOfVolley = 6
 	jumpMax         = 100 // bound on how many numbers are skipped between volleys
