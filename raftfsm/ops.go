@@ -12,9 +12,6 @@ import (
 // ErrOtherOps is wrapped by the error for an op that shards of the keyspace's kind do not accept.
 var ErrOtherOps = errors.New("the keyspace is of another kind than the op")
 
-// ErrNoMembers is returned for an op that adds or removes a member of a column that is not additive.
-var ErrNoMembers = errors.New("increments of the column do not add to its count, so it has no members")
-
 // Ops are the ops of one write. Each kind has its own types of Ops. Package shard appends each op,
 // which an index names, to the section of its shard. A write to several keyspaces has Ops of one
 // type, which fits the kinds of all of them.
@@ -24,8 +21,8 @@ type Ops interface {
 	// ID returns the id of an op, or 0 for an op without an id.
 	ID(op int) uint64
 	// Fits returns nil if shards of a kind accept the op, and otherwise an error that wraps
-	// ErrOtherOps or ErrNoMembers. The settings are those of the columns; nil means no settings.
-	Fits(kind codec.Kind, settings *Settings, op int) error
+	// ErrOtherOps.
+	Fits(kind codec.Kind, op int) error
 	// AppendTo appends an op to a section. The op must fit the shard's kind. The section contains
 	// key in place of the op's id. AppendTo panics on an op that the format cannot express.
 	AppendTo(w *RequestWriter, key uint64, op int)

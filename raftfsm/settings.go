@@ -11,7 +11,6 @@ type Settings struct {
 		has uint64 // bit n: column n has a value
 		at  [engine.ColumnsMax]int64
 	}
-	notAdditive uint64 // bit n: column n is not additive
 }
 
 // SettingsOf converts settings by name to settings by number. The number of a column is its index
@@ -25,17 +24,11 @@ func SettingsOf(columns []string, byName column.Settings[int64]) (s *Settings) {
 				}
 				s.of[which].has |= 1 << i
 				s.of[which].at[i] = value
-				if !byName.Additive(name) {
-					s.notAdditive |= 1 << i
-				}
 			}
 		}
 	}
 	return s
 }
-
-// Additive is column.Settings.Additive for a column by number.
-func (s *Settings) Additive(number uint8) bool { return s == nil || s.notAdditive&(1<<number) == 0 }
 
 // Of returns the value of a setting of a column, and whether the column has one.
 func (s *Settings) Of(which column.Setting, number uint8) (int64, bool) {

@@ -130,7 +130,7 @@ type toyOps []toyOp
 
 func (o toyOps) Len() int         { return len(o) }
 func (o toyOps) ID(op int) uint64 { return o[op].id }
-func (o toyOps) Fits(kind codec.Kind, _ *raftfsm.Settings, _ int) error {
+func (o toyOps) Fits(kind codec.Kind, _ int) error {
 	return raftfsm.FitsOnly(codec.KindTest, kind)
 }
 func (o toyOps) See(raftfsm.Visitor, uint64, int) error                                    { return nil }

@@ -359,9 +359,7 @@ func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) error {
 	ops := w.len()
 	for i := range ops {
 		s, key := ps.slot(w, i)
-		if err := w.Ops.Fits(groups[s].kind, w.space(ks, i).ByNumber, i); errors.Is(err, raftfsm.ErrNoMembers) {
-			return &errs.ArgumentError{Field: "column", Problem: err.Error()}
-		} else if err != nil {
+		if err := w.Ops.Fits(groups[s].kind, i); err != nil {
 			return err
 		}
 		p := &ps.byShard[s]

@@ -61,9 +61,6 @@ func whyRejected(k *shard.Keyspace, op *sink.Op) string {
 		if seen&(1<<column) != 0 {
 			return fmt.Sprintf("column %q: is there twice", c.Column)
 		}
-		if op.Kind.OfMember() && !k.Additive(c.Column) {
-			return fmt.Sprintf("column %q: %v", c.Column, raftfsm.ErrNoMembers)
-		}
 		seen |= 1 << column
 	}
 	return ""
@@ -80,8 +77,7 @@ const mergedMax = 1 << 32
 //     change other columns of the row, because it does not affect these counts.
 //   - merge only merges deltas of one sign. Each intermediate sum is then between the first count
 //     and the last one. So every sum fits into int64 if the last one fits, and a floor of the
-//     column leads to the same count. merge never merges ops that have floors of their own, nor ops
-//     on a column whose settings make it unmergeable.
+//     column leads to the same count. merge never merges ops that have floors of their own.
 //   - merge never merges deltas or sums beyond mergedMax. So a merged op can overflow only if the
 //     count is within mergedMax of the bounds of int64. No plausible deltas lead to such a count.
 //     If a merged op overflows, the shard refuses all messages of the op, even if the first ones
@@ -180,11 +176,11 @@ func (m *merge) key(id uint64, c engine.Cell) mergeKey {
 }
 
 // latest returns the index of the op of the write that last changed the columns of m.cells. It
-// returns false if these columns have different latest ops, or if one of them is unmergeable.
+// returns false if these columns have different latest ops, or if one of them has none.
 func (m *merge) latest(id uint64) (op int, there bool) {
 	for n, c := range m.cells {
 		i, known := m.last[m.key(id, c)]
-		if !known || n > 0 && i != op || !m.space.Mergeable(m.space.Columns[c.Column&^engine.FloorMark]) {
+		if !known || n > 0 && i != op {
 			return 0, false
 		}
 		op = i

@@ -1,7 +1,6 @@
 package sources
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,16 +79,17 @@ func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uin
 		return nil, &catalog.RefusedError{Reason: err.Error()}
 	}
 	out := &Past{Events: []Event{}, Next: next}
-	ks := cmp.Or(n.Keyspace(keyspace), &shard.Keyspace{})
+	var floors map[string]int64
+	if ks := n.Keyspace(keyspace); ks != nil {
+		floors = ks.Floors
+	}
 	for i := range ops {
 		switch op := &ops[i]; {
 		case op.Keyspace != keyspace:
 		case op.Kind.OfMember():
 			return nil, &catalog.RefusedError{Reason: fmt.Sprintf("message at position %s has a member: the queue does not say whether it counted", op.Position)}
-		case op.Kind == sink.Add && slices.ContainsFunc(op.Cells, func(c sink.Cell) bool { return !ks.Mergeable(c.Column) }):
-			return nil, &catalog.RefusedError{Reason: fmt.Sprintf("message at position %s adds to a column that may refuse or replace it: the queue does not say what it counted", op.Position)}
 		default:
-			out.Events = appendEvents(out.Events, op, ks.Floors)
+			out.Events = appendEvents(out.Events, op, floors)
 		}
 	}
 	return out, nil

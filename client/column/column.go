@@ -30,10 +30,6 @@ const (
 	Count         // the number of settings
 )
 
-// unmergeable has the settings that make a column unmergeable, and notAdditive those that make it not
-// additive: see Settings.Mergeable and Settings.Additive. Both are read only.
-var unmergeable, notAdditive []Setting
-
 // texts is read only.
 var texts = [Count]struct{ name, effect, sign string }{
 	Floor: {name: "floor", effect: "no increment lowers a count below the floor", sign: ">="},
@@ -194,22 +190,6 @@ func (s *Settings[V]) Put(which Setting, column string, value V) {
 		*values = map[string]V{}
 	}
 	(*values)[column] = value
-}
-
-// Mergeable reports whether two increments of a column with the same sign always count like one
-// increment by their sum. Floors allow that. If it is false, only the shard knows what an increment
-// has counted.
-func (s *Settings[V]) Mergeable(column string) bool { return !s.hasAny(unmergeable, column) }
-
-// Additive reports whether an increment of a column adds to the count, unless the column refuses or
-// cuts it. Only an additive column has members, and only its counts can be corrected by increments.
-func (s *Settings[V]) Additive(column string) bool { return !s.hasAny(notAdditive, column) }
-
-func (s *Settings[V]) hasAny(settings []Setting, column string) bool {
-	return slices.ContainsFunc(settings, func(which Setting) bool {
-		_, has := s.Get(which, column)
-		return has
-	})
 }
 
 // Check returns an error if a column with a setting is not among the columns.

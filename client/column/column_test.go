@@ -64,24 +64,6 @@ func TestEachSettingIsWhole(t *testing.T) {
 	}
 }
 
-// A column is mergeable and additive unless it has one of the settings that exclude that.
-func TestMergeableAndAdditive(t *testing.T) {
-	was := [][]Setting{unmergeable, notAdditive}
-	defer func() { unmergeable, notAdditive = was[0], was[1] }()
-	for _, which := range All() {
-		var of Settings[int64]
-		of.Put(which, "like", 1)
-		unmergeable, notAdditive = []Setting{which}, nil
-		if of.Mergeable("like") || !of.Additive("like") || !of.Mergeable("view") {
-			t.Errorf("%s makes columns unmergeable: %v, %v, %v", which, of.Mergeable("like"), of.Additive("like"), of.Mergeable("view"))
-		}
-		unmergeable, notAdditive = nil, []Setting{which}
-		if !of.Mergeable("like") || of.Additive("like") || !of.Additive("view") {
-			t.Errorf("%s makes columns not additive: %v, %v, %v", which, of.Mergeable("like"), of.Additive("like"), of.Additive("view"))
-		}
-	}
-}
-
 // After does not change its argument, because views of the catalog share it.
 func TestAfterLeavesTheFormer(t *testing.T) {
 	was := Settings[int64]{Floors: map[string]int64{"a": 1}}

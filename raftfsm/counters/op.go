@@ -54,10 +54,7 @@ type Ops []engine.Op
 
 func (o Ops) Len() int         { return len(o) }
 func (o Ops) ID(op int) uint64 { return o[op].ID }
-func (o Ops) Fits(kind codec.Kind, settings *raftfsm.Settings, op int) error {
-	if _, copied := o[op].Copied(); o[op].OfMember() && !copied && !settings.Additive(o[op].Cells[0].Column) {
-		return raftfsm.ErrNoMembers
-	}
+func (o Ops) Fits(kind codec.Kind, op int) error {
 	own := codec.KindCounters
 	if _, shared := rows.KindOf(byte(o[op].Kind)); o[op].Kind == engine.OpTake || shared && kind == codec.KindUnread {
 		own = codec.KindUnread

@@ -23,7 +23,7 @@ type OutboxOps []OutboxOp
 
 func (o OutboxOps) Len() int         { return len(o) }
 func (o OutboxOps) ID(op int) uint64 { return o[op].Author }
-func (o OutboxOps) Fits(kind codec.Kind, _ *raftfsm.Settings, _ int) error {
+func (o OutboxOps) Fits(kind codec.Kind, _ int) error {
 	return raftfsm.FitsOnly(codec.KindCounters, kind)
 }
 

@@ -44,7 +44,7 @@ type Ops []Op
 
 func (o Ops) Len() int         { return len(o) }
 func (o Ops) ID(op int) uint64 { return o[op].User }
-func (o Ops) Fits(kind codec.Kind, _ *raftfsm.Settings, _ int) error {
+func (o Ops) Fits(kind codec.Kind, _ int) error {
 	return raftfsm.FitsOnly(codec.KindFeed, kind)
 }
 func (o Ops) Refusable(int, []int64, *raftfsm.Settings) (engine.Overflow, bool) {

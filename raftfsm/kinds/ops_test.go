@@ -40,7 +40,7 @@ func TestOpsFitTheirKinds(t *testing.T) {
 				}
 				ops.AppendTo(&w, key, 0)
 				n, _, taken := All.CheckSection(kind.Number(), codectest.Whole, w.Section(), &ofSection)
-				fits := ops.Fits(kind.Number(), nil, 0)
+				fits := ops.Fits(kind.Number(), 0)
 				if (fits == nil) != (taken == nil) || fits != nil && !errors.Is(fits, raftfsm.ErrOtherOps) || taken != nil && !errors.Is(taken, codec.ErrEntry) {
 					t.Errorf("fits: %v; %d ops taken: %v", fits, n, taken)
 				}

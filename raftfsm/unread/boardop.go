@@ -48,7 +48,7 @@ func (k BoardOpKind) String() string { return fmt.Sprintf("op %d (%s)", uint8(k)
 
 func (op *BoardOp) Len() int      { return 1 }
 func (op *BoardOp) ID(int) uint64 { return 0 }
-func (op *BoardOp) Fits(kind codec.Kind, _ *raftfsm.Settings, _ int) error {
+func (op *BoardOp) Fits(kind codec.Kind, _ int) error {
 	return raftfsm.FitsOnly(codec.KindBoard, kind)
 }
 func (op *BoardOp) See(raftfsm.Visitor, uint64, int) error { return nil }

@@ -48,7 +48,7 @@ type CursorOps []engine.Op
 func (o CursorOps) Len() int                                                                  { return len(o) }
 func (o CursorOps) ID(op int) uint64                                                          { return o[op].ID }
 func (o CursorOps) Refusable(int, []int64, *raftfsm.Settings) (_ engine.Overflow, could bool) { return }
-func (o CursorOps) Fits(kind codec.Kind, _ *raftfsm.Settings, _ int) error {
+func (o CursorOps) Fits(kind codec.Kind, _ int) error {
 	return raftfsm.FitsOnly(codec.KindUnread, kind)
 }
 func (o CursorOps) See(v raftfsm.Visitor, key uint64, op int) error {

@@ -159,11 +159,6 @@ func runReconcile(ctx context.Context, c *cli.CLI, args []string, f reconcileFla
 	if err != nil {
 		return err
 	}
-	for _, column := range given.columns {
-		if !keyspace.Additive(column) {
-			return fmt.Errorf("column %s: increments do not add to its count, so reconcile cannot correct it", column)
-		}
-	}
 	r := &reconciled{server: server, keyspace: f.keyspace, source: f.source, truth: given}
 	before, err := r.digests(ctx, f.quiesced)
 	if err == nil {
