@@ -160,7 +160,7 @@ type Base struct {
 // makes contents visible to readers. Restore calls it with the restored contents.
 func (m *Base) Init(kind codec.Kind, fresh func() Contents, show func(Contents)) {
 	m.kind, m.fresh, m.show = kind, fresh, show
-	m.SetRoute(codec.Route{Modulus: 1})
+	m.SetRoute(codec.Whole)
 	m.memory, m.contents = dedup.New(), fresh()
 	show(m.contents)
 }

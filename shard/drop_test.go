@@ -21,7 +21,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/kinds"
@@ -272,7 +272,7 @@ func TestDropIsToldToOlderCatalogs(t *testing.T) {
 	old := mustMake(t, all[0], "songs", 1, "plays")
 	number := old.FirstGroup
 	var w raftfsm.RequestWriter
-	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
+	w.Reset(nil, codec.Whole, &dedup.RequestID{})
 	op := addTo(1, 0, 1)
 	counters.Ops{op}.AppendTo(&w, 1, 0)
 	mustDrop(t, all[0], "songs")

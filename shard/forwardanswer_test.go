@@ -10,7 +10,7 @@ import (
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/errs"
@@ -42,7 +42,7 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 	leader := "b"
 	var w raftfsm.RequestWriter
 	op := addTo(1, 0, 1)
-	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
+	w.Reset(nil, codec.Whole, &dedup.RequestID{})
 	counters.Ops{op}.AppendTo(&w, 1, 0)
 	part := &propose.ForwardedPart{Section: w.Section(), Width: 4, Ops: w.Ops()}
 	for name, c := range map[string]struct {
@@ -103,7 +103,7 @@ func TestForwardNotSentIsNotUnknown(t *testing.T) {
 	t.Cleanup(g.forward.Close)
 	p := &part{}
 	op := addTo(1, 0, 1)
-	p.writer.Reset(nil, codectest.Whole, &dedup.RequestID{})
+	p.writer.Reset(nil, codec.Whole, &dedup.RequestID{})
 	counters.Ops{op}.AppendTo(&p.writer, 1, 0)
 	forward := func(left time.Duration) error {
 		w := &Write{Deadline: time.Now().Add(left)}
@@ -146,7 +146,7 @@ func TestForwardBesideClose(t *testing.T) {
 		for range count {
 			requests.Go(func() {
 				p, op := &part{}, addTo(1, 0, 1)
-				p.writer.Reset(nil, codectest.Whole, &dedup.RequestID{})
+				p.writer.Reset(nil, codec.Whole, &dedup.RequestID{})
 				counters.Ops{op}.AppendTo(&p.writer, 1, 0)
 				switch err := wr.forward(g, p, &Write{Deadline: soon()}).Wait(time.NewTimer(time.Minute)); {
 				case errors.Is(err, errs.ErrDraining):

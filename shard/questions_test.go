@@ -8,7 +8,7 @@ import (
 
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard/leadership"
@@ -57,7 +57,7 @@ func TestQuestionsTravelOnStreams(t *testing.T) {
 	t.Cleanup(streams.Close)
 	read := func(q raftfsm.Query, keys int) func() error {
 		return func() error {
-			read := &remoteRead{route: codectest.Whole, consistency: Linearizable, number: q.Number(), keys: make([]uint64, keys)}
+			read := &remoteRead{route: codec.Whole, consistency: Linearizable, number: q.Number(), keys: make([]uint64, keys)}
 			sent := &sentRead{message: read.appendTo(nil), answerMax: q.Limits(keys).Answer}
 			answers, err := n.reader.sendReads("b")(within10s(t), []*sentRead{sent})
 			if err == nil {

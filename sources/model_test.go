@@ -281,7 +281,7 @@ func (c *sourceCluster) apply(group uint32, id dedup.RequestID, ops []engine.Op)
 	}
 	entry := dedup.AppendClock(codec.BeginEntry(nil, kind, 0), time.UnixMilli(1), dedup.Limits{KeyHorizon: time.Hour, KeysMax: 10, ProducerIdle: time.Hour, ProducersMax: 10})
 	var w raftfsm.RequestWriter
-	w.Reset(nil, codectest.Whole, &id)
+	w.Reset(nil, codec.Whole, &id)
 	for i := range ops {
 		counters.Ops(ops).AppendTo(&w, ops[i].ID, i)
 	}
@@ -395,7 +395,7 @@ func (c *sourceCluster) contents(group uint32, snapshot []byte) (all map[uint64]
 		kind = codec.KindUnread
 	}
 	all = map[uint64][]int64{}
-	_, err := kinds.All.VisitSnapshot(bytes.NewReader(snapshot), kind, codectest.Whole, raftfsm.SnapshotVisitor{
+	_, err := kinds.All.VisitSnapshot(bytes.NewReader(snapshot), kind, codec.Whole, raftfsm.SnapshotVisitor{
 		Rows: func(_ raftfsm.Table, p *engine.Page) error {
 			for i, key := range p.IDs {
 				all[key] = slices.Clone(p.Row(i))

@@ -16,12 +16,10 @@ func (c *Catalog) Snapshot() (raft.FSMSnapshot, error) {
 
 type snapshot struct{ view *View }
 
-var whole = codec.Route{Modulus: 1} // the catalog has one shard; read only
-
 func (s snapshot) Persist(sink raft.SnapshotSink) error {
 	body := s.view.encoded()
 	w := codec.NewStreamWriter(sink)
-	if err := w.Head(codec.KindCatalog, codec.Head{Index: s.view.Applied, Route: whole}, -1); err != nil {
+	if err := w.Head(codec.KindCatalog, codec.Head{Index: s.view.Applied, Route: codec.Whole}, -1); err != nil {
 		return err
 	}
 	if err := w.Section(codec.StreamCatalog, func(b []byte) []byte { return append(b, body...) }); err != nil {
@@ -48,8 +46,8 @@ func (c *Catalog) Restore(snapshot io.ReadCloser) error {
 
 func readCatalog(r io.Reader) (*View, error) {
 	s := codec.NewStreamReader(r)
-	head, err := s.Head(codec.KindCatalog, whole)
-	if err == nil && head != (codec.Head{Index: head.Index, Route: whole}) {
+	head, err := s.Head(codec.KindCatalog, codec.Whole)
+	if err == nil && head != (codec.Head{Index: head.Index, Route: codec.Whole}) {
 		err = fmt.Errorf("%w: a catalog of %+v", codec.ErrSnapshot, head)
 	}
 	if err != nil {

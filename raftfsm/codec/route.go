@@ -18,6 +18,9 @@ type Route struct {
 	Residue uint32 // below Modulus
 }
 
+// Whole is the route of the only shard of a keyspace, and of the catalog. It is read only.
+var Whole = Route{Modulus: 1}
+
 // ModulusMax bounds the modulus of a route.
 const ModulusMax = 1<<31 - 1
 

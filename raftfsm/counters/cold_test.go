@@ -432,12 +432,12 @@ func TestSnapshotsOfColdRows(t *testing.T) {
 	})
 	t.Run("visited", func(t *testing.T) {
 		rows := 0
-		facts, err := self.VisitSnapshot(bytes.NewReader(carried), codec.KindCounters, codectest.Whole,
+		facts, err := self.VisitSnapshot(bytes.NewReader(carried), codec.KindCounters, codec.Whole,
 			raftfsm.SnapshotVisitor{Rows: func(_ raftfsm.Table, p *engine.Page) error { rows += len(p.IDs); return nil }})
 		if err != nil || facts.Digest != want.Digest || uint64(rows) != want.Rows {
 			t.Errorf("%+v, %d rows, %v", facts, rows, err)
 		}
-		if _, err := self.VisitSnapshot(bytes.NewReader(named), codec.KindCounters, codectest.Whole, raftfsm.SnapshotVisitor{}); !errors.Is(err, codec.ErrSnapshot) {
+		if _, err := self.VisitSnapshot(bytes.NewReader(named), codec.KindCounters, codec.Whole, raftfsm.SnapshotVisitor{}); !errors.Is(err, codec.ErrSnapshot) {
 			t.Errorf("one that names: %v", err)
 		}
 	})
@@ -491,7 +491,7 @@ func FuzzReadCarried(f *testing.F) {
 		stream := framed(part, block, rows, digest)
 		c := newCounters(t)
 		err := codectest.Restore(c, stream)
-		facts, visited := self.VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, codectest.Whole, raftfsm.SnapshotVisitor{})
+		facts, visited := self.VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, codec.Whole, raftfsm.SnapshotVisitor{})
 		if err != nil {
 			if !errors.Is(err, codec.ErrSnapshot) {
 				t.Fatal(err)

@@ -100,7 +100,7 @@ func mustNotBeWritten(t *testing.T, fill func(*raftfsm.RequestWriter)) {
 		}
 	}()
 	var w raftfsm.RequestWriter
-	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
+	w.Reset(nil, codec.Whole, &dedup.RequestID{})
 	fill(&w)
 }
 
@@ -172,7 +172,7 @@ func FuzzEntry(f *testing.F) {
 	}
 	for _, id := range []dedup.RequestID{seq("p", 1), keyed("k", "body"), keyed(uuidv7(minutes(1)), "body")} {
 		var w raftfsm.RequestWriter
-		w.Reset(nil, codectest.Whole, &id)
+		w.Reset(nil, codec.Whole, &id)
 		Ops{{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: -1}}}}.AppendTo(&w, 7, 0)
 		f.Add(uint8(2), append(dedup.AppendClock(nil, time.UnixMilli(minutes(1)), testLimits), w.Section()...))
 	}

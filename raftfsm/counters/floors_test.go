@@ -40,7 +40,7 @@ func TestFloorsOfColumns(t *testing.T) {
 	floors := raftfsm.SettingsOf([]string{"a", "b", "c"}, column.Settings[int64]{Floors: map[string]int64{"b": 0, "c": -5}})
 	write := func(f *raftfsm.Settings, ops ...engine.Op) (section []byte) {
 		var w raftfsm.RequestWriter
-		w.Reset(nil, codectest.Whole, &dedup.RequestID{})
+		w.Reset(nil, codec.Whole, &dedup.RequestID{})
 		w.SetSettings(f)
 		for i := range ops {
 			Ops(ops).AppendTo(&w, ops[i].ID, i)
@@ -68,10 +68,10 @@ func TestFloorsOfColumns(t *testing.T) {
 		})
 	}
 	var w raftfsm.RequestWriter
-	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
+	w.Reset(nil, codec.Whole, &dedup.RequestID{})
 	w.SetSettings(floors)
 	Ops{{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: -1}}}}.AppendTo(&w, 1, 0)
-	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
+	w.Reset(nil, codec.Whole, &dedup.RequestID{})
 	if _, has := w.Setting(column.Floor, 1); has {
 		t.Error("the next section has the floors of the one before")
 	}

@@ -76,7 +76,7 @@ func TestWhatIsGained(t *testing.T) {
 			defer c.Close()
 			apply := func(id dedup.RequestID, ops Ops) {
 				var w raftfsm.RequestWriter
-				w.Reset(nil, codectest.Whole, &id)
+				w.Reset(nil, codec.Whole, &id)
 				for i := range ops {
 					ops.AppendTo(&w, ops[i].ID, i)
 				}

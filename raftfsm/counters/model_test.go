@@ -88,7 +88,7 @@ func drawOps(t *rapid.T, label string) []engine.Op {
 // appendRequest appends the section of a request with the given ops to an entry.
 func appendRequest(entry []byte, ops []engine.Op) []byte {
 	var w raftfsm.RequestWriter
-	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
+	w.Reset(nil, codec.Whole, &dedup.RequestID{})
 	for i := range ops {
 		Ops(ops).AppendTo(&w, ops[i].ID, i)
 	}

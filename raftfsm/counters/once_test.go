@@ -26,7 +26,7 @@ var testLimits = dedup.Limits{KeyHorizon: 10 * time.Minute, KeysMax: 50, Produce
 func limitedEntry(index uint64, now int64, limits dedup.Limits, id dedup.RequestID) *raft.Log {
 	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 1), time.UnixMilli(now), limits)
 	var w raftfsm.RequestWriter
-	w.Reset(nil, codectest.Whole, &id)
+	w.Reset(nil, codec.Whole, &id)
 	Ops{{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: 1}}}}.AppendTo(&w, 1, 0)
 	return &raft.Log{Index: index, Type: raft.LogCommand, Data: codec.AppendChecksum(append(entry, w.Section()...))}
 }
@@ -70,7 +70,7 @@ func (h *history) entry(now int64, requests ...sums) (outcomes []dedup.Outcome) 
 	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 1), time.UnixMilli(now), h.limits)
 	for _, r := range requests {
 		var w raftfsm.RequestWriter
-		w.Reset(nil, codectest.Whole, &r.id)
+		w.Reset(nil, codec.Whole, &r.id)
 		for _, delta := range r.deltas {
 			Ops{{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: delta}}}}.AppendTo(&w, 1, 0)
 		}
@@ -120,7 +120,7 @@ func TestRefusedRequestsStayRefused(t *testing.T) {
 		e := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 1), time.UnixMilli(0), testLimits)
 		for i, id := range ids {
 			var w raftfsm.RequestWriter
-			w.Reset(nil, codectest.Whole, &id)
+			w.Reset(nil, codec.Whole, &id)
 			add(&w, 1, math.MaxInt64)
 			if i == 0 {
 				add(&w, 2, 1) // the other op of the first request is applied
@@ -177,7 +177,7 @@ func TestRefusedRepeatThatAnotherShardJudged(t *testing.T) {
 		var w raftfsm.RequestWriter
 		id := keyed("k", "body")
 		id = id.JudgedBy(7, dedup.Use{})
-		w.Reset(nil, codectest.Whole, &id)
+		w.Reset(nil, codec.Whole, &id)
 		Ops{{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: math.MaxInt64}}}}.AppendTo(&w, 1, 0)
 		w.SetUse(dedup.Use{Met: 5, Floor: floor})
 		return w.Section()
@@ -325,7 +325,7 @@ func (h *history) reopen(t rapid.TB) {
 func TestSectionOfARestore(t *testing.T) {
 	id := dedup.ByRestore(1<<60, true)
 	var w raftfsm.RequestWriter
-	w.Reset(nil, codectest.Whole, &id)
+	w.Reset(nil, codec.Whole, &id)
 	Ops{{Kind: engine.OpAdd, Cells: []engine.Cell{{}}}}.AppendTo(&w, 0, 0)
 	kind, payload, _, err := codec.NextSection(w.Section())
 	if err != nil || kind != codec.SectionRestore {
@@ -337,7 +337,7 @@ func TestSectionOfARestore(t *testing.T) {
 	if _, _, err := dedup.ParseIdentity(kind, payload[2:9]); !errors.Is(err, codec.ErrEntry) {
 		t.Errorf("a number that is cut: %v", err)
 	}
-	if ops, _, err := self.CheckSection(codec.KindCounters, codectest.Whole, w.Section(), nil); err != nil || ops != 1 {
+	if ops, _, err := self.CheckSection(codec.KindCounters, codec.Whole, w.Section(), nil); err != nil || ops != 1 {
 		t.Errorf("%d ops, %v", ops, err)
 	}
 }

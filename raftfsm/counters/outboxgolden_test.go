@@ -52,14 +52,14 @@ func TestBadOutboxOps(t *testing.T) {
 		if err := codectest.ApplyError(c, codectest.Command(2, outboxEntry(1, bad))); err == nil || c.State().Digest != before {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, _, err := self.CheckSection(codec.KindCounters, codectest.Whole, bad, nil); err == nil {
+		if _, _, err := self.CheckSection(codec.KindCounters, codec.Whole, bad, nil); err == nil {
 			t.Errorf("%s: the section was accepted", name)
 		}
 	}
-	if ops, clocked, err := self.CheckSection(codec.KindCounters, codectest.Whole, section, nil); ops != 1 || !clocked || err != nil {
+	if ops, clocked, err := self.CheckSection(codec.KindCounters, codec.Whole, section, nil); ops != 1 || !clocked || err != nil {
 		t.Errorf("%d ops, clocked %v, %v", ops, clocked, err)
 	}
-	if _, _, err := self.CheckSection(codec.KindUnread, codectest.Whole, section, nil); err == nil {
+	if _, _, err := self.CheckSection(codec.KindUnread, codec.Whole, section, nil); err == nil {
 		t.Error("accepted by a shard of unread numbers")
 	}
 	var row [1]int64

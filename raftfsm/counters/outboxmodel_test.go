@@ -93,7 +93,7 @@ type outboxAct struct {
 
 func outboxSection(id *dedup.RequestID, floors *raftfsm.Settings, acts ...outboxAct) []byte {
 	var w raftfsm.RequestWriter
-	w.Reset(nil, codectest.Whole, id)
+	w.Reset(nil, codec.Whole, id)
 	w.SetSettings(floors)
 	for i := range acts {
 		if acts[i].table != nil {
@@ -519,7 +519,7 @@ func checkNewest(t *rapid.T, r *outboxReplica, key uint64, ids []uint64) {
 
 func visitOutboxes(t *rapid.T, stream []byte, want map[uint64]*modelAuthor) {
 	found := 0
-	_, err := self.VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, codectest.Whole, raftfsm.SnapshotVisitor{
+	_, err := self.VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, codec.Whole, raftfsm.SnapshotVisitor{
 		Body: func(key uint64, body any) error {
 			box := body.(*Outbox)
 			found++

@@ -12,6 +12,7 @@ import (
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/rows"
@@ -98,7 +99,7 @@ func TestPostsKeepNoReplica(t *testing.T) {
 func postsKeepNoReplica(t *testing.T, c *Machine, failure error) {
 	t.Helper()
 	q := &PostsQuery{Limit: 3}
-	read := &raftfsm.Read{IDs: []uint64{7, 8}, Parts: []raftfsm.Part{{Route: codectest.Whole, Keys: []uint64{3}, At: []int{0}}, {Shard: 1, Keys: []uint64{4}, At: []int{1}}}, Route: raftfsm.NewRoute(2, 2, false)}
+	read := &raftfsm.Read{IDs: []uint64{7, 8}, Parts: []raftfsm.Part{{Route: codec.Whole, Keys: []uint64{3}, At: []int{0}}, {Shard: 1, Keys: []uint64{4}, At: []int{1}}}, Route: raftfsm.NewRoute(2, 2, false)}
 	q.Split(read)
 	if err := q.Answer(c, &read.Parts[0], false, soon()); err != nil || q.parts[0].counters != c {
 		t.Fatalf("%v, %v", q.parts[0].counters, err)

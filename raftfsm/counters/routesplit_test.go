@@ -35,7 +35,7 @@ func added(route codec.Route, keys ...uint64) []byte {
 //  3. after the split, only reads with a new route are answered.
 func TestReadsBesideASplit(t *testing.T) {
 	const keys, parts = 300, 3
-	early := codectest.Whole
+	early := codec.Whole
 	for range 50 {
 		m := New(raftfsm.Places{})
 		all := make([]uint64, keys)
@@ -97,8 +97,8 @@ func TestPostsBesideASplit(t *testing.T) {
 	defer m.Close()
 	publish := PostOp{Kind: Publish, ID: 5, Limits: OutboxLimits{Posts: 10}}
 	m.Apply(codectest.Next(m, outboxEntry(1, outboxSection(&dedup.RequestID{}, nil, outboxAct{key: 1, op: publish}))))
-	q, s := &PostsQuery{Limit: 3}, splitOf(m, codectest.Whole, 3)
-	read := &raftfsm.Read{IDs: []uint64{1}, Parts: []raftfsm.Part{{Route: codectest.Whole, Keys: []uint64{1}, At: []int{0}}}, Route: raftfsm.NewRoute(1, 1, false), Deadline: soon()}
+	q, s := &PostsQuery{Limit: 3}, splitOf(m, codec.Whole, 3)
+	read := &raftfsm.Read{IDs: []uint64{1}, Parts: []raftfsm.Part{{Route: codec.Whole, Keys: []uint64{1}, At: []int{0}}}, Route: raftfsm.NewRoute(1, 1, false), Deadline: soon()}
 	q.Split(read)
 	answer := func() error { return raftfsm.Answer(q, m, &read.Parts[0], false, soon()) }
 	if err := answer(); err != nil || q.Join(read) || len(q.Posts) != 1 {
@@ -259,7 +259,7 @@ func FuzzReadHead(f *testing.F) {
 	}
 	payload := func(stream []byte) []byte { return codectest.PayloadOf(codectest.SectionsOf(f, stream)[0]) }
 	f.Add(payload(write(codec.Head{Index: 7, Route: codec.Route{Modulus: 21, Residue: 3}, Abandoned: 2})), uint32(7), uint32(3))
-	f.Add(payload(write(codec.Head{Route: codectest.Whole}))[:35], uint32(1), uint32(0))
+	f.Add(payload(write(codec.Head{Route: codec.Whole}))[:35], uint32(1), uint32(0))
 	f.Fuzz(func(t *testing.T, head []byte, modulus, residue uint32) {
 		first := codec.Route{Modulus: max(modulus, 1), Residue: residue}
 		h, err := codec.NewStreamReader(bytes.NewReader(codectest.Framed(codec.StreamHead, head))).Head(codec.KindFeed, first)

@@ -33,7 +33,7 @@ func TestMemberBytesAreGolden(t *testing.T) {
 
 	entry := func(write func(w *raftfsm.RequestWriter)) []byte {
 		var w raftfsm.RequestWriter
-		w.Reset(nil, codectest.Whole, &dedup.RequestID{})
+		w.Reset(nil, codec.Whole, &dedup.RequestID{})
 		w.SetSettings(raftfsm.SettingsOf([]string{"repost", "comment", "like"}, column.Settings[int64]{Floors: map[string]int64{"like": 0}}))
 		write(&w)
 		data := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 3), time.UnixMilli(1_790_000_000_000), testLimits)

@@ -118,7 +118,7 @@ func (r *setsReplica) receive(t *rapid.T, from *setsReplica) {
 	if err != nil || int64(len(b)) != int64(len(from.snapshot))+carried.Added() {
 		t.Fatalf("%d bytes, %v, want %d and %d", len(b), err, len(from.snapshot), carried.Added())
 	}
-	if _, err := self.VisitSnapshot(bytes.NewReader(b), codec.KindCounters, codectest.Whole, raftfsm.SnapshotVisitor{}); err != nil {
+	if _, err := self.VisitSnapshot(bytes.NewReader(b), codec.KindCounters, codec.Whole, raftfsm.SnapshotVisitor{}); err != nil {
 		t.Fatal(err)
 	}
 	r.snapshot, r.stored = b, from.stored
@@ -251,7 +251,7 @@ func TestSetsModel(t *testing.T) {
 		floors := raftfsm.SettingsOf([]string{"x", "y"}, column.Settings[int64]{Floors: map[string]int64{"y": 0}})
 		entry := func(t *rapid.T, id dedup.RequestID, ops []engine.Op) {
 			var req raftfsm.RequestWriter
-			req.Reset(nil, codectest.Whole, &id)
+			req.Reset(nil, codec.Whole, &id)
 			req.SetSettings(floors)
 			for i := range ops {
 				Ops(ops).AppendTo(&req, ops[i].ID, i)

@@ -138,7 +138,7 @@ func TestSetsSplitThenApply(t *testing.T) {
 		}
 
 		partOf = func(row uint64) int { return int(row % 3) }
-		s := &raftfsm.Split{Index: split.fsm.Applied() + 1, Attempt: 1, From: codectest.Whole, Routes: []codec.Route{{Modulus: 3}, {Modulus: 3, Residue: 1}, {Modulus: 3, Residue: 2}}, PartOf: partOf}
+		s := &raftfsm.Split{Index: split.fsm.Applied() + 1, Attempt: 1, From: codec.Whole, Routes: []codec.Route{{Modulus: 3}, {Modulus: 3, Residue: 1}, {Modulus: 3, Residue: 2}}, PartOf: partOf}
 		before := split.fsm.State()
 		if held := split.fsm.Members().State(); held != (members.State{}) {
 			err := split.fsm.Split(s, []raftfsm.Machine{New(raftfsm.Places{}), New(raftfsm.Places{})})

@@ -20,7 +20,7 @@ import (
 func TestSnapshotWithoutSets(t *testing.T) {
 	entryOf := func(op engine.Op) []byte {
 		var req raftfsm.RequestWriter
-		req.Reset(nil, codectest.Whole, &dedup.RequestID{})
+		req.Reset(nil, codec.Whole, &dedup.RequestID{})
 		Ops{op}.AppendTo(&req, op.ID, 0)
 		data := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 1), time.UnixMilli(20_000*(24*time.Hour).Milliseconds()), testLimits)
 		return codec.AppendChecksum(append(data, req.Section()...))

@@ -15,7 +15,7 @@ import (
 // rebuilt returns the table that the pages of a snapshot make.
 func rebuilt(stream []byte) (*engine.Table, raftfsm.SnapshotFacts, error) {
 	table := engine.New()
-	facts, err := self.VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, codectest.Whole, raftfsm.SnapshotVisitor{Rows: func(_ raftfsm.Table, p *engine.Page) error { return table.Load(p) }})
+	facts, err := self.VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, codec.Whole, raftfsm.SnapshotVisitor{Rows: func(_ raftfsm.Table, p *engine.Page) error { return table.Load(p) }})
 	return table, facts, err
 }
 
@@ -41,7 +41,7 @@ func TestVisitRefusesDamage(t *testing.T) {
 		flipped := bytes.Clone(snapshot)
 		flipped[i] ^= 1 << (i % 8)
 		for name, stream := range map[string][]byte{"cut": snapshot[:i], "flipped": flipped} {
-			if _, err := self.VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, codectest.Whole, raftfsm.SnapshotVisitor{}); !errors.Is(err, codec.ErrSnapshot) {
+			if _, err := self.VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, codec.Whole, raftfsm.SnapshotVisitor{}); !errors.Is(err, codec.ErrSnapshot) {
 				t.Fatalf("%s at %d: %v", name, i, err)
 			}
 		}
@@ -50,7 +50,7 @@ func TestVisitRefusesDamage(t *testing.T) {
 
 func TestVisitEndsWithTheVisitorsError(t *testing.T) {
 	enough := errors.New("enough")
-	_, err := self.VisitSnapshot(bytes.NewReader(codectest.Persisted(t, filledCounters(t, 3))), codec.KindCounters, codectest.Whole,
+	_, err := self.VisitSnapshot(bytes.NewReader(codectest.Persisted(t, filledCounters(t, 3))), codec.KindCounters, codec.Whole,
 		raftfsm.SnapshotVisitor{Rows: func(raftfsm.Table, *engine.Page) error { return enough }})
 	if !errors.Is(err, enough) || errors.Is(err, codec.ErrSnapshot) {
 		t.Errorf("got %v", err)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/spill"
 )
@@ -23,7 +22,7 @@ func TestFolloweesAreBounded(t *testing.T) {
 			op.Followees = append(op.Followees, Followee{uint64(from + i), 0})
 		}
 		var w raftfsm.RequestWriter
-		w.Reset(nil, codectest.Whole, &id)
+		w.Reset(nil, codec.Whole, &id)
 		Ops{op}.AppendTo(&w, 1, 0)
 		entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindFeed, 1), time.UnixMilli(1000), dedup.Limits{KeyHorizon: 10 * time.Minute, KeysMax: 50, ProducerIdle: time.Hour, ProducersMax: 5})
 		return f.Apply(&raft.Log{Index: f.Applied() + 1, Type: raft.LogCommand, Data: codec.AppendChecksum(append(entry, w.Section()...))}).(*raftfsm.Result)

@@ -78,7 +78,7 @@ func TestFolloweesTakesNoMemory(t *testing.T) {
 	f := New(spill.Place{})
 	op := Op{Kind: Reset, User: 7, Followees: randomFeed(rand.New(rand.NewPCG(1, 1)), 90)}
 	var w raftfsm.RequestWriter
-	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
+	w.Reset(nil, codec.Whole, &dedup.RequestID{})
 	Ops{op}.AppendTo(&w, 7, 0)
 	f.Apply(codectest.Command(1, codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindFeed, 0), w.Section()...))))
 	dst := make([]Followee, 0, 90)

@@ -136,7 +136,7 @@ func checkSpilled(t rapid.TB, fsm *Machine) {
 
 func feedEntry(index uint64, ops ...Op) *raft.Log {
 	var w raftfsm.RequestWriter
-	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
+	w.Reset(nil, codec.Whole, &dedup.RequestID{})
 	for i := range ops {
 		Ops(ops).AppendTo(&w, ops[i].User, i)
 	}

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
@@ -28,6 +28,6 @@ func mustNotBeWritten(t *testing.T, fill func(*raftfsm.RequestWriter)) {
 		}
 	}()
 	var w raftfsm.RequestWriter
-	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
+	w.Reset(nil, codec.Whole, &dedup.RequestID{})
 	fill(&w)
 }

@@ -59,7 +59,7 @@ func goldenRequest(kind codec.Kind, w *raftfsm.RequestWriter) {
 func goldenSections(kind codec.Kind) []byte {
 	id := dedup.ByKey([]byte("k"), []byte("body"))
 	var w raftfsm.RequestWriter
-	w.Reset(nil, codectest.Whole, &id)
+	w.Reset(nil, codec.Whole, &id)
 	goldenRequest(kind, &w)
 	return append(dedup.AppendClock(nil, time.UnixMilli(20_000*(24*time.Hour).Milliseconds()), testLimits), w.Section()...)
 }
@@ -86,7 +86,7 @@ func TestGoldenBytesOfKinds(t *testing.T) {
 			if err := codectest.Restore(again, snapshot); err != nil || again.State().Digest != m.State().Digest || again.State().Digest == 0 {
 				t.Errorf("restored %+v, %v; was %+v", again.State(), err, m.State())
 			}
-			facts, err := All.VisitSnapshot(bytes.NewReader(snapshot), kind, codectest.Whole, raftfsm.SnapshotVisitor{})
+			facts, err := All.VisitSnapshot(bytes.NewReader(snapshot), kind, codec.Whole, raftfsm.SnapshotVisitor{})
 			if s := m.State(); err != nil || facts != (raftfsm.SnapshotFacts{Index: s.Index, Rows: s.Rows, Digest: s.Digest}) {
 				t.Errorf("visited %+v, %v; state %+v", facts, err, s)
 			}
@@ -132,21 +132,21 @@ func TestCheckSectionOfKinds(t *testing.T) {
 	for _, kind := range shardKinds {
 		id := dedup.ByProducer([]byte("p"), 1)
 		var w raftfsm.RequestWriter
-		w.Reset(nil, codectest.Whole, &id)
+		w.Reset(nil, codec.Whole, &id)
 		goldenRequest(kind, &w)
 		var seen visits
-		ops, clocked, err := All.CheckSection(kind, codectest.Whole, w.Section(), &seen)
+		ops, clocked, err := All.CheckSection(kind, codec.Whole, w.Section(), &seen)
 		if err != nil || !clocked || ops != w.Ops() || kind != codec.KindBoard && len(seen) != ops {
 			t.Errorf("%s: %d of %d ops, %d seen, %v", kind, ops, w.Ops(), len(seen), err)
 		}
 		for _, other := range append(shardKinds, codec.KindCounters) {
-			if _, _, err := All.CheckSection(other, codectest.Whole, w.Section(), nil); other != kind && !errors.Is(err, codec.ErrEntry) {
+			if _, _, err := All.CheckSection(other, codec.Whole, w.Section(), nil); other != kind && !errors.Is(err, codec.ErrEntry) {
 				t.Errorf("a section of %s taken for %s: %v", kind, other, err)
 			}
 		}
-		w.Reset(nil, codectest.Whole, &dedup.RequestID{})
+		w.Reset(nil, codec.Whole, &dedup.RequestID{})
 		goldenRequest(kind, &w)
-		if _, clocked, err := All.CheckSection(kind, codectest.Whole, w.Section(), nil); err != nil || clocked != (kind == codec.KindUnread) {
+		if _, clocked, err := All.CheckSection(kind, codec.Whole, w.Section(), nil); err != nil || clocked != (kind == codec.KindUnread) {
 			t.Errorf("%s without an identity: clocked %v, %v", kind, clocked, err)
 		}
 	}
@@ -237,7 +237,7 @@ func FuzzSnapshotOfKinds(f *testing.F) {
 			}
 			return
 		}
-		if _, err := All.VisitSnapshot(bytes.NewReader(stream), kind, codectest.Whole, raftfsm.SnapshotVisitor{}); err != nil {
+		if _, err := All.VisitSnapshot(bytes.NewReader(stream), kind, codec.Whole, raftfsm.SnapshotVisitor{}); err != nil {
 			t.Fatalf("restored, and not visited: %v", err)
 		}
 		again := All.New(kind, raftfsm.Places{})
@@ -278,7 +278,7 @@ func mustBeRefused(t *testing.T, kind codec.Kind, stream []byte) {
 	if err := codectest.Restore(All.New(kind, raftfsm.Places{}), stream); !errors.Is(err, codec.ErrSnapshot) {
 		t.Errorf("%s restored: %v", kind, err)
 	}
-	if _, err := All.VisitSnapshot(bytes.NewReader(stream), kind, codectest.Whole, raftfsm.SnapshotVisitor{}); !errors.Is(err, codec.ErrSnapshot) {
+	if _, err := All.VisitSnapshot(bytes.NewReader(stream), kind, codec.Whole, raftfsm.SnapshotVisitor{}); !errors.Is(err, codec.ErrSnapshot) {
 		t.Errorf("%s visited: %v", kind, err)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/feed"
@@ -33,13 +32,13 @@ func TestOpsFitTheirKinds(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s", name, kind.Number()), func(t *testing.T) {
 				var w raftfsm.RequestWriter
 				var ofSection, ofOps visits
-				w.Reset(nil, codectest.Whole, &dedup.RequestID{})
+				w.Reset(nil, codec.Whole, &dedup.RequestID{})
 				key := uint64(1)
 				if name == "clear members" { // an op that clears all sets has the key 0
 					key = 0
 				}
 				ops.AppendTo(&w, key, 0)
-				n, _, taken := All.CheckSection(kind.Number(), codectest.Whole, w.Section(), &ofSection)
+				n, _, taken := All.CheckSection(kind.Number(), codec.Whole, w.Section(), &ofSection)
 				fits := ops.Fits(kind.Number(), 0)
 				if (fits == nil) != (taken == nil) || fits != nil && !errors.Is(fits, raftfsm.ErrOtherOps) || taken != nil && !errors.Is(taken, codec.ErrEntry) {
 					t.Errorf("fits: %v; %d ops taken: %v", fits, n, taken)

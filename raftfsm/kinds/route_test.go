@@ -138,7 +138,7 @@ func TestOpNumbersHaveOneMeaning(t *testing.T) {
 		var of []codec.Kind
 		for _, kind := range allKinds {
 			section := append([]byte{codec.SectionRequest, 3, 0, 0, 0, 1, 0}, byte(op))
-			_, _, err := All.CheckSection(kind, codectest.Whole, section, nil)
+			_, _, err := All.CheckSection(kind, codec.Whole, section, nil)
 			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("op %d in a shard of %s", op, kind)) {
 				of = append(of, kind)
 				known[kind]++

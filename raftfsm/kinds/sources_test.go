@@ -25,7 +25,7 @@ func sourceEntry(kind codec.Kind, requests ...sums) []byte {
 	entry := dedup.AppendClock(codec.BeginEntry(nil, kind, 1), time.UnixMilli(1), testLimits)
 	for _, r := range requests {
 		var w raftfsm.RequestWriter
-		w.Reset(nil, codectest.Whole, &r.id)
+		w.Reset(nil, codec.Whole, &r.id)
 		for _, delta := range r.deltas {
 			op := &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: delta}}}
 			counters.Ops{*op}.AppendTo(&w, 1, 0)
@@ -257,7 +257,7 @@ func TestPositionsModel(t *testing.T) {
 			}
 			return nil
 		}}
-		if _, err := All.VisitSnapshot(bytes.NewReader(codectest.Persisted(t, m)), kind, codectest.Whole, visit); err != nil {
+		if _, err := All.VisitSnapshot(bytes.NewReader(codectest.Persisted(t, m)), kind, codec.Whole, visit); err != nil {
 			t.Fatal(err)
 		}
 		if !reflect.DeepEqual(got, model.checkpoints) {
@@ -306,11 +306,11 @@ func TestSectionWithOpsMoves(t *testing.T) {
 	}{{5, 0, true}, {6, 1, true}, {5, 1, false}, {4, 0, false}} {
 		var w raftfsm.RequestWriter
 		id := section(dedup.SectionAdvance, 1, 1, 5, tt.next)
-		w.Reset(nil, codectest.Whole, &id)
+		w.Reset(nil, codec.Whole, &id)
 		for range tt.ops {
 			counters.Ops{{Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}}}.AppendTo(&w, 1, 0)
 		}
-		if _, _, err := All.CheckSection(codec.KindCounters, codectest.Whole, w.Section(), nil); (err == nil) != tt.want {
+		if _, _, err := All.CheckSection(codec.KindCounters, codec.Whole, w.Section(), nil); (err == nil) != tt.want {
 			t.Errorf("from 5 to %d with %d ops: %v", tt.next, tt.ops, err)
 		}
 	}
@@ -320,9 +320,9 @@ func TestSectionWithOpsMoves(t *testing.T) {
 func TestSectionOfSourceIsChecked(t *testing.T) {
 	var w raftfsm.RequestWriter
 	id := section(dedup.SectionBegin, 1, 1, 0, 5)
-	w.Reset(nil, codectest.Whole, &id)
+	w.Reset(nil, codec.Whole, &id)
 	for kind, want := range map[codec.Kind]bool{codec.KindCounters: true, codec.KindUnread: true, codec.KindFeed: false, codec.KindBoard: false} {
-		_, clocked, err := All.CheckSection(kind, codectest.Whole, w.Section(), nil)
+		_, clocked, err := All.CheckSection(kind, codec.Whole, w.Section(), nil)
 		if (err == nil) != want || want && !clocked {
 			t.Errorf("%s: clocked %v, %v", kind, clocked, err)
 		}

@@ -190,7 +190,7 @@ func (w *splitWorld) divide(t rapid.TB, parts int, partOf func(key uint64) int) 
 		t.Fatal(err)
 	}
 	clear(w.learned)
-	w.split = &raftfsm.Split{Index: before.Index + 1, Attempt: 1, From: codectest.Whole, PartOf: partOf}
+	w.split = &raftfsm.Split{Index: before.Index + 1, Attempt: 1, From: codec.Whole, PartOf: partOf}
 	for i := range parts {
 		w.split.Routes = append(w.split.Routes, codec.Route{Modulus: uint32(parts), Residue: uint32(i)})
 	}
@@ -504,8 +504,8 @@ func TestSplitThatFails(t *testing.T) {
 			want = spill.ErrLost
 		}
 		before := w.onDisk.State()
-		err := w.onDisk.Split(&raftfsm.Split{Attempt: 1, From: codectest.Whole, Routes: make([]codec.Route, 2), PartOf: func(uint64) int { return 1 }}, []raftfsm.Machine{All.New(kind, raftfsm.Places{})})
-		if !errors.Is(err, want) || w.onDisk.State() != before || w.onDisk.Route() != codectest.Whole {
+		err := w.onDisk.Split(&raftfsm.Split{Attempt: 1, From: codec.Whole, Routes: make([]codec.Route, 2), PartOf: func(uint64) int { return 1 }}, []raftfsm.Machine{All.New(kind, raftfsm.Places{})})
+		if !errors.Is(err, want) || w.onDisk.State() != before || w.onDisk.Route() != codec.Whole {
 			t.Errorf("%s: %v, %+v, was %+v", kind, err, w.onDisk.State(), before)
 		}
 		w.close(t)

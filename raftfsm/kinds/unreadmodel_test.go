@@ -161,7 +161,7 @@ func (m *machines) apply(fsm raftfsm.Machine, kind codec.Kind, fill func(*raftfs
 	m.key++
 	var w raftfsm.RequestWriter
 	id := dedup.ByKey([]byte(fmt.Sprint("key", m.key)), []byte("body"))
-	w.Reset(nil, codectest.Whole, &id)
+	w.Reset(nil, codec.Whole, &id)
 	fill(&w)
 	apply := func() *raftfsm.Result {
 		entry := dedup.AppendClock(codec.BeginEntry(nil, kind, 16), m.now, dedup.Limits{KeyHorizon: time.Hour, KeysMax: 1000, ProducerIdle: time.Hour, ProducersMax: 10})

@@ -25,7 +25,7 @@ func boardOf(t *testing.T, ops ...BoardOp) (*BoardMachine, []*raftfsm.Result) {
 
 func applyBoard(b *BoardMachine, id dedup.RequestID, op *BoardOp) *raftfsm.Result {
 	var w raftfsm.RequestWriter
-	w.Reset(nil, codectest.Whole, &id)
+	w.Reset(nil, codec.Whole, &id)
 	op.AppendTo(&w, 0, 0)
 	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindBoard, 2), time.UnixMilli(1000), dedup.Limits{KeyHorizon: 10 * time.Minute, KeysMax: 50, ProducerIdle: time.Hour, ProducersMax: 5})
 	return b.Apply(&raft.Log{Index: b.Applied() + 1, Type: raft.LogCommand, Data: codec.AppendChecksum(append(entry, w.Section()...))}).(*raftfsm.Result)
@@ -153,7 +153,7 @@ func TestChannelsAndDotsAreMade(t *testing.T) {
 		t.Errorf("restored %+v", restored.View())
 	}
 	var w raftfsm.RequestWriter
-	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
+	w.Reset(nil, codec.Whole, &dedup.RequestID{})
 	for i := range making {
 		making[i].AppendTo(&w, 0, 0)
 	}

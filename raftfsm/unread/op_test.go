@@ -26,7 +26,7 @@ func TestCursorsNeedAClock(t *testing.T) {
 		"raise": func() { CursorOps{*cursorOp(Raise, 1, 1)}.AppendTo(&w, 1, 0) },
 		"sweep": func() { AppendSweep(&w, CursorIdleMin, 1) },
 	} {
-		w.Reset(nil, codectest.Whole, &dedup.RequestID{})
+		w.Reset(nil, codec.Whole, &dedup.RequestID{})
 		fill()
 		entry := codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindUnread, 0), w.Section()...))
 		if err := codectest.ApplyError(New(), codectest.Command(1, entry)); err == nil {
@@ -41,7 +41,7 @@ func TestCutsOfRequests(t *testing.T) {
 	id := dedup.ByKey([]byte("k"), []byte("body"))
 	var w raftfsm.RequestWriter
 	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindUnread, 2), time.UnixMilli(20_000*dayMillis), testLimits)
-	w.Reset(nil, codectest.Whole, &id)
+	w.Reset(nil, codec.Whole, &id)
 	op := engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: engine.FloorMark | 1}, {Column: 1, Value: -3}}}
 	rows.AppendOp(&w, rows.Add, 7, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: 1}}}, false)
 	CursorOps{*cursorOp(Raise, 1, 13)}.AppendTo(&w, 7, 0)

@@ -24,7 +24,7 @@ func TestSweepOfAShardThatIsRestored(t *testing.T) {
 		for _, section := range sections {
 			var w raftfsm.RequestWriter
 			id := section(nil)
-			w.Reset(nil, codectest.Whole, id)
+			w.Reset(nil, codec.Whole, id)
 			section(&w)
 			e = append(e, w.Section()...)
 		}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 )
@@ -24,7 +24,7 @@ func TestMemoryExpiresBehindAWrongClock(t *testing.T) {
 			t.Helper()
 			var w raftfsm.RequestWriter
 			id := dedup.ByKey([]byte{byte(key)})
-			w.Reset(nil, codectest.Whole, &id)
+			w.Reset(nil, codec.Whole, &id)
 			op := engine.Op{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}}
 			counters.Ops{op}.AppendTo(&w, 1, 0)
 			q, err := p.Submit(w.Section(), w.Ops(), true, 0)

@@ -19,7 +19,6 @@ import (
 	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/errs"
@@ -126,7 +125,7 @@ func newFakeProposer(t *testing.T) (*Proposer, *fakeGroup) {
 // sectionOf returns a request with the given number of ops. Each op adds 1 to column 0 of id.
 func sectionOf(id uint64, ops int) *raftfsm.RequestWriter {
 	var w raftfsm.RequestWriter
-	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
+	w.Reset(nil, codec.Whole, &dedup.RequestID{})
 	for range ops {
 		counters.Ops{{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}}}.AppendTo(&w, id, 0)
 	}

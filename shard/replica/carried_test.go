@@ -17,7 +17,6 @@ import (
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard/errs"
@@ -107,7 +106,7 @@ func joinEntry(now time.Time, first, n uint64) []byte {
 	b = le.AppendUint32(le.AppendUint32(b, 1), 1)           // maximal numbers of keys and of producers
 	const join, row, column, opBytes = 8, 1, 0, 1 + 8 + 1 + 8
 	b = le.AppendUint32(append(b, codec.SectionRequest), uint32(2+n*opBytes))
-	b = codectest.Whole.AppendTo(b)
+	b = codec.Whole.AppendTo(b)
 	for member := first; member < first+n; member++ {
 		b = le.AppendUint64(append(b, join), row)
 		b = le.AppendUint64(append(b, column), member)
@@ -118,7 +117,7 @@ func joinEntry(now time.Time, first, n uint64) []byte {
 // visit reads a snapshot to its end.
 func (w *withMembers) visit(s io.ReadCloser) raftfsm.SnapshotFacts {
 	w.Helper()
-	facts, err := kinds.All.VisitSnapshot(s, codec.KindCounters, codectest.Whole, raftfsm.SnapshotVisitor{})
+	facts, err := kinds.All.VisitSnapshot(s, codec.KindCounters, codec.Whole, raftfsm.SnapshotVisitor{})
 	mustDo(w.T, errors.Join(err, s.Close()))
 	return facts
 }
@@ -152,7 +151,7 @@ func TestBackupKeepsItsSets(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, (*withMembers).outdate)
 	for range 3 {
-		s, err := w.snapshotter.Open(t.Context(), codec.KindCounters, codectest.Whole)
+		s, err := w.snapshotter.Open(t.Context(), codec.KindCounters, codec.Whole)
 		mustDo(t, err)
 		w.replaceSnapshots()
 		if facts := w.visit(s); facts.Later || facts != s.SnapshotFacts {
@@ -167,7 +166,7 @@ func TestSnapshotOfACallerThatLeft(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*withMembers, context.Context) error{
 		"for a backup": func(w *withMembers, ctx context.Context) error {
-			_, err := w.snapshotter.Open(ctx, codec.KindCounters, codectest.Whole)
+			_, err := w.snapshotter.Open(ctx, codec.KindCounters, codec.Whole)
 			return err
 		},
 		"for a repair": func(w *withMembers, ctx context.Context) error {
@@ -228,7 +227,7 @@ func TestBackupOutlivesItsDeadline(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, func(*withMembers) {})
 	ctx, cancel := context.WithCancel(t.Context())
-	s, err := w.snapshotter.Open(leaving{ctx, cancel}, codec.KindCounters, codectest.Whole)
+	s, err := w.snapshotter.Open(leaving{ctx, cancel}, codec.KindCounters, codec.Whole)
 	mustDo(t, err)
 	if ctx.Err() == nil {
 		t.Error("the deadline has not passed")
@@ -249,7 +248,7 @@ func TestCloseEndsABackup(t *testing.T) {
 		}
 		return stored(id)
 	}
-	if s, err := w.snapshotter.Open(t.Context(), codec.KindCounters, codectest.Whole); !errors.Is(err, errs.ErrGroupClosed) {
+	if s, err := w.snapshotter.Open(t.Context(), codec.KindCounters, codec.Whole); !errors.Is(err, errs.ErrGroupClosed) {
 		t.Errorf("the backup is %v, %v", s, err)
 	}
 	mustClose(t, w.Replica)
@@ -433,7 +432,7 @@ func TestBackupLeavesNothing(t *testing.T) {
 			w := openWithMembers(t, func(*withMembers) {})
 			stored := w.snapshotter.openStored
 			tc.cause(w)
-			s, err := w.snapshotter.Open(t.Context(), codec.KindCounters, codectest.Whole)
+			s, err := w.snapshotter.Open(t.Context(), codec.KindCounters, codec.Whole)
 			if (err != nil) != tc.fails {
 				t.Fatalf("opened with %v", err)
 			}

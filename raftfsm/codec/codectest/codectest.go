@@ -27,9 +27,6 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Whole is the route of the shard of a keyspace with one shard. It is read only.
-var Whole = codec.Route{Modulus: 1}
-
 var rewrite = flag.Bool("rewrite", false, "write testdata/*.bin anew, after a change of the formats that was meant")
 
 // Golden compares bytes with the golden file of a format.
@@ -154,7 +151,7 @@ type Part struct {
 func StreamOf(state codec.Kind, index uint64, parts []Part, rows, digest uint64) []byte {
 	var b bytes.Buffer
 	w := codec.NewStreamWriter(&b)
-	_ = w.Head(state, codec.Head{Index: index, Route: Whole}, -1) // a write to a Buffer never fails
+	_ = w.Head(state, codec.Head{Index: index, Route: codec.Whole}, -1) // a write to a Buffer never fails
 	for _, p := range parts {
 		_ = w.Section(p.Kind, func(b []byte) []byte { return append(b, p.Payload...) })
 	}
