@@ -182,7 +182,7 @@ func (r *request) decodeCells(i int, member string) {
 	}
 }
 
-// addOp appends an op. Its cells are those that were appended to r.cells after the previous op.
+// addOp appends an op. The op gets all cells that r.cells has gained since the previous addOp.
 func (r *request) addOp(op engine.Op) {
 	r.ops = append(r.ops, op)
 	r.cellEnds = append(r.cellEnds, len(r.cells))

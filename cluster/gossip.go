@@ -189,8 +189,8 @@ func resolve(ctx context.Context, addr string) ([]netip.AddrPort, error) {
 // Addr returns the gossip address that other nodes use, IP:PORT.
 func (g *Gossip) Addr() string { return g.addr }
 
-// Members returns all known members by key, ascending: this node, the living and the dead. Above
-// 1,024 members, gossip forgets dead members. It begins with those that have been dead the longest.
+// Members returns all known members by key, ascending: this node, the living and the dead. If
+// there are more than 1,024 members, gossip forgets dead ones, the longest dead first.
 // The slice is immutable.
 func (g *Gossip) Members() []Member {
 	members, _ := g.view.state()

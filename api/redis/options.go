@@ -90,7 +90,7 @@ func followeesOf(texts [][]byte) ([]uint64, error) {
 }
 
 // option is an optional word after a command's fixed arguments. The function take receives all
-// words after the option, parses those that belong to the option, and returns their number.
+// words after the option. It parses the values of the option and returns how many there are.
 type option struct {
 	name string // matched in any case
 	take func(values [][]byte) (taken int, err error)

@@ -218,7 +218,7 @@ func (c *Cursor) escape() bool {
 	return true
 }
 
-// escapeRune appends the character of a \uXXXX sequence, or of a surrogate pair, to c.Text.
+// escapeRune appends the character of a \u escape, or of a surrogate pair of them, to c.Text.
 func (c *Cursor) escapeRune() bool {
 	r, ok := hexRune(c.Data[c.At:])
 	length := 6
@@ -238,7 +238,7 @@ func (c *Cursor) escapeRune() bool {
 	return true
 }
 
-// hexRune parses the \uXXXX sequence at the beginning of data.
+// hexRune parses the \u escape, which has four hexadecimal digits, at the beginning of data.
 func hexRune(data []byte) (rune, bool) {
 	if len(data) < 6 || data[0] != '\\' || data[1] != 'u' {
 		return 0, false

@@ -76,8 +76,8 @@ func (s *shards) run(killed bool) error {
 	return err
 }
 
-// drifts returns the drifts of all rows or, if before is not nil, only those that are also in
-// before.
+// drifts returns the drifts of all rows. If before is not nil, drifts leaves out each drift that
+// before does not contain.
 func (s *shards) drifts(before []Drift) (all []Drift) {
 	for id := range uint64(6) {
 		for column := range 2 {

@@ -16,8 +16,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt after an intended change of the output")
 
-// fitsScreen checks that an output fits into a terminal of 80 columns and 24 lines, of which the
-// prompt needs one.
+// fitsScreen checks that an output fits into a terminal of 80 columns and 24 lines. The prompt needs
+// one of the lines.
 func fitsScreen(t *testing.T, text string) {
 	t.Helper()
 	if lines := strings.Count(text, "\n"); lines > 23 {

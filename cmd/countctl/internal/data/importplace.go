@@ -72,9 +72,9 @@ func (s *importSource) mapColumns(about *bulk.FileState, f importFlags) (err err
 }
 
 // firstGroup returns the number of a keyspace's first Raft group. A keyspace that is dropped and
-// created again has another number. cluster lists only the groups of which the node has a replica,
-// and listing all groups needs the rights of an operator. If neither list has the keyspace,
-// firstGroup returns 0.
+// created again has another number. firstGroup looks first in the argument cluster, which contains
+// only groups with a replica on the node. It then asks for all groups, which only operators may do.
+// If it does not find the keyspace, it returns 0.
 func firstGroup(ctx context.Context, server *client.Client, cluster admin.Cluster, keyspace string) (uint32, error) {
 	for _, g := range cluster.Groups {
 		if g.Keyspace == keyspace {

@@ -325,7 +325,7 @@ func (o redisOutput) table(t *cli.Table) {
 
 const namesShown = 5
 
-// notLeftOut returns the names without those that --map maps to "".
+// notLeftOut returns the names that --map does not map to "".
 func notLeftOut(names bulk.Names, mapping []string) bulk.Names {
 	names = maps.Clone(names)
 	for _, pair := range mapping {
