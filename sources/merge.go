@@ -77,7 +77,8 @@ const mergedMax = 1 << 32
 //     change other columns of the row, because it does not affect these counts.
 //   - merge only merges deltas of one sign. Each intermediate sum is then between the first count
 //     and the last one. So every sum fits into int64 if the last one fits, and a floor of the
-//     column leads to the same count. merge never merges ops that have floors of their own.
+//     column leads to the same count. merge never merges ops that have floors of their own, or ops on
+//     columns for which column.Settings.Sums is false.
 //   - merge never merges deltas or sums beyond mergedMax. So a merged op can overflow only if the
 //     count is within mergedMax of the bounds of int64. No plausible deltas lead to such a count.
 //     If a merged op overflows, the shard refuses all messages of the op, even if the first ones
@@ -176,11 +177,12 @@ func (m *merge) key(id uint64, c engine.Cell) mergeKey {
 }
 
 // latest returns the index of the op of the write that last changed the columns of m.cells. It
-// returns false if these columns have different latest ops, or if one of them has none.
+// returns false if these columns have different latest ops, or if merge must not merge ops on one
+// of them.
 func (m *merge) latest(id uint64) (op int, there bool) {
 	for n, c := range m.cells {
 		i, known := m.last[m.key(id, c)]
-		if !known || n > 0 && i != op {
+		if !known || n > 0 && i != op || !m.space.Sums(m.space.Columns[c.Column&^engine.FloorMark]) {
 			return 0, false
 		}
 		op = i

@@ -1,6 +1,7 @@
 package sources
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,17 +80,16 @@ func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uin
 		return nil, &catalog.RefusedError{Reason: err.Error()}
 	}
 	out := &Past{Events: []Event{}, Next: next}
-	var floors map[string]int64
-	if ks := n.Keyspace(keyspace); ks != nil {
-		floors = ks.Floors
-	}
+	ks := cmp.Or(n.Keyspace(keyspace), &shard.Keyspace{})
 	for i := range ops {
 		switch op := &ops[i]; {
 		case op.Keyspace != keyspace:
 		case op.Kind.OfMember():
 			return nil, &catalog.RefusedError{Reason: fmt.Sprintf("message at position %s has a member: the queue does not say whether it counted", op.Position)}
+		case op.Kind == sink.Add && slices.ContainsFunc(op.Cells, func(c sink.Cell) bool { return !ks.Sums(c.Column) }):
+			return nil, &catalog.RefusedError{Reason: fmt.Sprintf("message at position %s adds to a column that may change or refuse increments: the queue does not say what it counted", op.Position)}
 		default:
-			out.Events = appendEvents(out.Events, op, floors)
+			out.Events = appendEvents(out.Events, op, ks.Floors)
 		}
 	}
 	return out, nil

@@ -30,9 +30,12 @@ const (
 	Count         // the number of settings
 )
 
-// texts is read only.
-var texts = [Count]struct{ name, effect, sign string }{
-	Floor: {name: "floor", effect: "no increment lowers a count below the floor", sign: ">="},
+// texts is read only. sums is set if increments of one sign count like one increment of their sum.
+var texts = [Count]struct {
+	name, effect, sign string
+	sums               bool
+}{
+	Floor: {name: "floor", effect: "no increment lowers a count below the floor", sign: ">=", sums: true},
 }
 
 func (s Setting) String() string { return texts[s].name }
@@ -190,6 +193,17 @@ func (s *Settings[V]) Put(which Setting, column string, value V) {
 		*values = map[string]V{}
 	}
 	(*values)[column] = value
+}
+
+// Sums reports whether increments of a column with the same sign always count like one increment of
+// their sum, as they do with a floor. If not, only the shard knows what an increment has counted.
+func (s *Settings[V]) Sums(column string) bool {
+	for which := range Count {
+		if _, has := s.Get(which, column); has && !texts[which].sums {
+			return false
+		}
+	}
+	return true
 }
 
 // Check returns an error if a column with a setting is not among the columns.

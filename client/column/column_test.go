@@ -64,6 +64,22 @@ func TestEachSettingIsWhole(t *testing.T) {
 	}
 }
 
+// The increments of a column sum unless one of its settings does not let them.
+func TestSums(t *testing.T) {
+	for _, which := range All() {
+		var of Settings[int64]
+		of.Put(which, "like", 1)
+		was := texts[which].sums
+		for _, sums := range []bool{true, false} {
+			texts[which].sums = sums
+			if of.Sums("like") != sums || !of.Sums("view") {
+				t.Errorf("%s, which sums: %v: %v, %v", which, sums, of.Sums("like"), of.Sums("view"))
+			}
+		}
+		texts[which].sums = was
+	}
+}
+
 // After does not change its argument, because views of the catalog share it.
 func TestAfterLeavesTheFormer(t *testing.T) {
 	was := Settings[int64]{Floors: map[string]int64{"a": 1}}

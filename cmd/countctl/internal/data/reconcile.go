@@ -159,6 +159,9 @@ func runReconcile(ctx context.Context, c *cli.CLI, args []string, f reconcileFla
 	if err != nil {
 		return err
 	}
+	if i := slices.IndexFunc(given.columns, func(column string) bool { return !keyspace.Sums(column) }); i >= 0 {
+		return fmt.Errorf("column %s: its settings may change increments, so reconcile cannot correct it", given.columns[i])
+	}
 	r := &reconciled{server: server, keyspace: f.keyspace, source: f.source, truth: given}
 	before, err := r.digests(ctx, f.quiesced)
 	if err == nil {
