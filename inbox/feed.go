@@ -12,12 +12,6 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// PostsKeyspace is the keyspace whose first column, "posts", counts the posts of an author. That
-// column cannot be dropped, so it keeps its number.
-const PostsKeyspace = "users"
-
-const postsWidth = 1
-
 // postsPageMax bounds the counts of posts in one read. It is below raftfsm.ReadKeysMax, the bound
 // of a call to another node, because one node may hold all these rows.
 const postsPageMax = 8192
@@ -32,11 +26,6 @@ type FolloweeUnread struct {
 type Feed struct {
 	Unread int64            // sum of Detail, at most math.MaxInt64
 	Detail []FolloweeUnread // one entry for each followee, ascending by id
-}
-
-func (f *Feed) add(id uint64, unread int64) {
-	f.Detail = append(f.Detail, FolloweeUnread{id, unread})
-	f.Unread = sum(f.Unread, unread)
 }
 
 // sum adds two non-negative numbers without overflow.
@@ -63,7 +52,9 @@ func (n *Numbers) feed(user uint64, feedOpt, postsOpt *shard.ReadOptions) (f Fee
 		return f, err
 	}
 	for i, followee := range followees {
-		f.add(followee.ID, followee.Unread(posts[i]))
+		unread := followee.Unread(posts[i])
+		f.Detail = append(f.Detail, FolloweeUnread{followee.ID, unread})
+		f.Unread = sum(f.Unread, unread)
 	}
 	return f, nil
 }
@@ -106,24 +97,29 @@ func ids(followees []feed.Followee) []uint64 {
 
 // posts returns the number of posts of each author.
 func (n *Numbers) posts(authors []uint64, opt *shard.ReadOptions) ([]int64, error) {
-	counts := make([]int64, len(authors))
-	return counts, n.readPosts(&rows.Query{}, authors, opt, counts)
+	return n.readPosts(&rows.Query{}, kinds.Feeds[0].Column, authors, opt)
 }
 
-// readPosts fills counts with the number of posts of each author. q is scratch.
-func (n *Numbers) readPosts(q *rows.Query, authors []uint64, opt *shard.ReadOptions, counts []int64) error {
-	ks := n.node.Keyspace(PostsKeyspace)
-	if ks == nil {
-		return fmt.Errorf("%w: keyspace %s is being created", errs.ErrNoLeader, PostsKeyspace)
+// readPosts returns the count of a column for each author. The result is in the memory of q.
+func (n *Numbers) readPosts(q *rows.Query, column string, authors []uint64, opt *shard.ReadOptions) ([]int64, error) {
+	ks := n.node.Keyspace(kinds.KeyspaceUsers)
+	if ks == nil || ks.Column(column) < 0 {
+		return nil, fmt.Errorf("%w: keyspace %s is being created", errs.ErrNoLeader, kinds.KeyspaceUsers)
 	}
+	width := ks.Column(column) + 1
+	counts := resized(q.Rows, len(authors)*width)
 	for from := 0; from < len(authors); from += postsPageMax {
 		to := min(from+postsPageMax, len(authors))
-		*q = rows.Query{Width: postsWidth, Rows: counts[from:to]}
+		*q = rows.Query{Width: width, Rows: counts[from*width : to*width]}
 		if err := n.node.Read(ks, q, authors[from:to], opt); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	for i := range authors {
+		counts[i] = counts[(i+1)*width-1] // the last column of the row
+	}
+	q.Rows = counts
+	return counts[:len(authors)], nil
 }
 
 // ResetFeed makes the user follow exactly these authors, or the current followees if authors is

@@ -21,7 +21,16 @@ const PollUsersMax = 100
 const feedUsersMax = 16
 
 // PollReads returns the keyspaces that a caller of Poll must be allowed to read.
-func PollReads() []string { return []string{kinds.KeyspaceUnread, kinds.KeyspaceFeed} }
+func PollReads() []string {
+	names := []string{kinds.KeyspaceUnread}
+	for i := range kinds.Feeds {
+		names = append(names, kinds.Feeds[i].Keyspace)
+	}
+	return names
+}
+
+// pollKeyspaces lists the keyspaces that a poll reads. It is read only.
+var pollKeyspaces = append(PollReads(), kinds.KeyspaceBoard, kinds.KeyspaceUsers)
 
 // Poll is a request and its answer. The caller owns it and may reuse it. The answer has a row for
 // each user, with the values in the order of the requested names.
@@ -30,11 +39,11 @@ type Poll struct {
 	Channels []string
 	Dots     []string
 
-	Columns []string // the columns of Counts
-	Counts  []int64  // len(Columns) counts for each user
-	Notices []int64  // len(Channels) numbers for each user
-	Shown   []bool   // len(Dots) values for each user
-	Feeds   []int64  // one number for each user
+	Columns []string                  // the columns of Counts
+	Counts  []int64                   // len(Columns) counts for each user
+	Notices []int64                   // len(Channels) numbers for each user
+	Shown   []bool                    // len(Dots) values for each user
+	Feeds   [len(kinds.Feeds)][]int64 // one number for each user
 }
 
 // Part is a part of the answer of a poll: for each user, a value for each of Names, or one number
@@ -48,13 +57,14 @@ type Part struct {
 }
 
 // Parts returns the parts of the answer, in the order of the public contract.
-func (p *Poll) Parts() [4]Part {
-	return [...]Part{
-		{Name: "unread", Names: p.Columns, Numbers: p.Counts},
-		{Name: "notices", Names: p.Channels, Numbers: p.Notices},
-		{Name: "dots", Names: p.Dots, Truths: p.Shown},
-		{Name: "feed", One: true, Numbers: p.Feeds},
+func (p *Poll) Parts() (parts [3 + len(kinds.Feeds)]Part) {
+	parts[0] = Part{Name: "unread", Names: p.Columns, Numbers: p.Counts}
+	parts[1] = Part{Name: "notices", Names: p.Channels, Numbers: p.Notices}
+	parts[2] = Part{Name: "dots", Names: p.Dots, Truths: p.Shown}
+	for i := range kinds.Feeds {
+		parts[3+i] = Part{Name: kinds.Feeds[i].Keyspace, One: true, Numbers: p.Feeds[i]}
 	}
+	return parts
 }
 
 // scratch is reusable memory for one running poll.
@@ -82,16 +92,21 @@ func (n *Numbers) Poll(p *Poll, opt *shard.ReadOptions) error {
 			scratchPool.Put(s)
 		}
 	}()
+	// The parts share only p.Users and opt, and do not change them.
+	parts := [...]func(*Numbers, *Poll, *scratch, *shard.ReadOptions) error{(*Numbers).pollCounts, (*Numbers).pollBoard, (*Numbers).pollFeeds}
 	if n.waits(opt) {
-		return n.pollTogether(p, s, opt)
+		var together errgroup.Group // each part ends at the deadline of opt
+		for _, part := range parts {
+			together.Go(func() error { return part(n, p, s, opt) })
+		}
+		return together.Wait()
 	}
-	if err := n.pollCounts(p, s, opt); err != nil {
-		return err
+	for _, part := range parts {
+		if err := part(n, p, s, opt); err != nil {
+			return err
+		}
 	}
-	if err := n.pollBoard(p, s, opt); err != nil {
-		return err
-	}
-	return n.pollFeeds(p, s, opt)
+	return nil
 }
 
 // waits reports whether parts of a poll probably wait for other nodes. If not, reading the parts
@@ -100,22 +115,12 @@ func (n *Numbers) waits(opt *shard.ReadOptions) bool {
 	if opt.Consistency == shard.Linearizable {
 		return true
 	}
-	for _, name := range [...]string{kinds.KeyspaceUnread, kinds.KeyspaceBoard, kinds.KeyspaceFeed, PostsKeyspace} {
+	for _, name := range pollKeyspaces {
 		if ks := n.node.Keyspace(name); ks != nil && !n.node.Holds(ks) {
 			return true
 		}
 	}
 	return false
-}
-
-// pollTogether runs the parts of Poll concurrently. The parts share only p.Users and opt, and do
-// not change them.
-func (n *Numbers) pollTogether(p *Poll, s *scratch, opt *shard.ReadOptions) error {
-	var parts errgroup.Group // each part ends at the deadline of opt
-	parts.Go(func() error { return n.pollCounts(p, s, opt) })
-	parts.Go(func() error { return n.pollBoard(p, s, opt) })
-	parts.Go(func() error { return n.pollFeeds(p, s, opt) })
-	return parts.Wait()
 }
 
 func (n *Numbers) pollCounts(p *Poll, s *scratch, opt *shard.ReadOptions) error {
@@ -147,11 +152,8 @@ func withoutDropped(counts []int64, columns []string) []int64 {
 }
 
 // resized returns a slice of n arbitrary values. It reuses the memory of values if possible.
-func resized[T any](values []T, n int) []T {
-	if cap(values) < n {
-		return make([]T, n)
-	}
-	return values[:n]
+func resized(values []int64, n int) []int64 {
+	return slices.Grow(values[:0], n)[:n]
 }
 
 // pollBoard fills in notices and dots.
@@ -199,18 +201,20 @@ func (p *Poll) show(view *unread.BoardView, row []int64) {
 
 // pollFeeds fills in the feeds.
 func (n *Numbers) pollFeeds(p *Poll, s *scratch, opt *shard.ReadOptions) error {
-	p.Feeds = p.Feeds[:0]
-	for users := range slices.Chunk(p.Users, feedUsersMax) {
-		if err := n.pollFeedsOf(p, users, s, opt); err != nil {
-			return err
+	for i := range kinds.Feeds {
+		p.Feeds[i] = p.Feeds[i][:0]
+		for users := range slices.Chunk(p.Users, feedUsersMax) {
+			if err := n.pollFeed(p, i, users, s, opt); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// pollFeedsOf appends the feeds of users.
-func (n *Numbers) pollFeedsOf(p *Poll, users []uint64, s *scratch, opt *shard.ReadOptions) error {
-	if err := n.read(kinds.KeyspaceFeed, kinds.Feed, &s.feeds, users, opt); err != nil {
+// pollFeed appends the numbers of users in one of kinds.Feeds.
+func (n *Numbers) pollFeed(p *Poll, of int, users []uint64, s *scratch, opt *shard.ReadOptions) error {
+	if err := n.read(kinds.Feeds[of].Keyspace, kinds.Feed, &s.feeds, users, opt); err != nil {
 		return err
 	}
 	s.authors = s.authors[:0]
@@ -220,18 +224,17 @@ func (n *Numbers) pollFeedsOf(p *Poll, users []uint64, s *scratch, opt *shard.Re
 			s.authors = append(s.authors, followees[i].ID)
 		}
 	}
-	posts := resized(s.posts.Rows, len(s.authors))
-	if err := n.readPosts(&s.posts, s.authors, opt, posts); err != nil {
+	posts, err := n.readPosts(&s.posts, kinds.Feeds[of].Column, s.authors, opt)
+	if err != nil {
 		return err
 	}
-	s.posts.Rows = posts
 	for user := range users {
 		unread := int64(0)
 		followees, _ := s.feeds.Of(user)
 		for i, f := range followees {
 			unread = sum(unread, f.Unread(posts[i]))
 		}
-		p.Feeds, posts = append(p.Feeds, unread), posts[len(followees):]
+		p.Feeds[of], posts = append(p.Feeds[of], unread), posts[len(followees):]
 	}
 	return nil
 }

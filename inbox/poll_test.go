@@ -67,7 +67,7 @@ func follow(t testing.TB, n *shard.Node, users, authors uint64, followees func()
 	for id := range authors {
 		posts = append(posts, engine.Op{ID: id, Kind: engine.OpSet, Cells: []engine.Cell{{Value: r.Int64N(300)}}})
 		if len(posts) == 10_000 || id == authors-1 {
-			write(PostsKeyspace, &shard.Write{Ops: posts})
+			write(kinds.KeyspaceUsers, &shard.Write{Ops: posts})
 			posts = posts[:0]
 		}
 	}
@@ -125,13 +125,13 @@ func TestPollsOfManyAreThoseOfEach(t *testing.T) {
 			t.Fatal(err)
 		}
 		feed, err := numbers.Feed(user, opt)
-		if err != nil || feed.Unread != one.Feeds[0] || all.Feeds[i] != one.Feeds[0] {
-			t.Errorf("user %d has %d in %d posts unread, alone %d: %v", user, all.Feeds[i], feed.Unread, one.Feeds[0], err)
+		if err != nil || feed.Unread != one.Feeds[0][0] || all.Feeds[0][i] != one.Feeds[0][0] {
+			t.Errorf("user %d has %d in %d posts unread, alone %d: %v", user, all.Feeds[0][i], feed.Unread, one.Feeds[0][0], err)
 		}
 		if !slices.Equal(all.Notices[2*i:2*i+2], one.Notices) || all.Shown[i] != one.Shown[0] || !slices.Equal(all.Counts[4*i:4*i+4], one.Counts) {
 			t.Errorf("user %d: %v %v, alone %v %v", user, all.Notices[2*i:2*i+2], all.Shown[i], one.Notices, one.Shown)
 		}
-		seen += one.Feeds[0] + one.Notices[1]
+		seen += one.Feeds[0][0] + one.Notices[1]
 	}
 	if seen == 0 || all.Notices[2*3+1] != 2 || all.Notices[2*5+1] != 0 {
 		t.Errorf("this shows too little: %v", all.Notices)

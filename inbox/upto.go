@@ -80,11 +80,11 @@ func (n *Numbers) tallies(authors []uint64, upTo uint64, opt *shard.ReadOptions)
 	}
 	q := counters.PostsQuery{Limit: newerFirst}
 	for newer := 0; newer <= newerMax; newer += len(q.Posts) {
-		if err := n.read(PostsKeyspace, kinds.Counters, &q, authors, opt); err != nil {
+		if err := n.read(kinds.KeyspaceUsers, kinds.Counters, &q, authors, opt); err != nil {
 			return nil, err
 		}
 		if len(q.Unreadable) > 0 {
-			return nil, fmt.Errorf("%w: shards %v of keyspace %s", errs.ErrNoQuorum, q.Unreadable, PostsKeyspace)
+			return nil, fmt.Errorf("%w: shards %v of keyspace %s", errs.ErrNoQuorum, q.Unreadable, kinds.KeyspaceUsers)
 		}
 		for _, p := range q.Posts {
 			if p.ID <= upTo {

@@ -12,6 +12,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/errs"
 )
@@ -20,7 +21,7 @@ import (
 func changePost(t rapid.TB, node *shard.Node, kind counters.PostOpKind, author, id uint64) {
 	t.Helper()
 	w := &shard.Write{Ops: counters.OutboxOps{{Author: author, PostOp: counters.PostOp{Kind: kind, ID: id, Limits: counters.OutboxLimits{Posts: 10_000}}}}, Deadline: soon()}
-	if err := node.Write(node.Keyspace(PostsKeyspace), w); err != nil {
+	if err := node.Write(node.Keyspace(kinds.KeyspaceUsers), w); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -93,7 +94,7 @@ func TestResetUpToLeavesWhatIsNewer(t *testing.T) {
 			"count": func(t *rapid.T) { // adds 1 to the number of posts, but no post to the outbox
 				a := author.Draw(t, "author")
 				w := &shard.Write{Ops: counters.Ops{{ID: a, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}}}, Deadline: soon()}
-				if err := node.Write(node.Keyspace(PostsKeyspace), w); err != nil {
+				if err := node.Write(node.Keyspace(kinds.KeyspaceUsers), w); err != nil {
 					t.Fatal(err)
 				}
 				add(a, 1)
@@ -101,7 +102,7 @@ func TestResetUpToLeavesWhatIsNewer(t *testing.T) {
 			"delete": func(t *rapid.T) { // the author
 				a := author.Draw(t, "author")
 				w := &shard.Write{Ops: counters.Ops{{ID: a, Kind: engine.OpDelete}}, Deadline: soon()}
-				if err := node.Write(node.Keyspace(PostsKeyspace), w); err != nil {
+				if err := node.Write(node.Keyspace(kinds.KeyspaceUsers), w); err != nil {
 					t.Fatal(err)
 				}
 				clear(posts[a])
@@ -155,7 +156,7 @@ func TestResetUpToBesidePublishes(t *testing.T) {
 		publishing.Go(func() {
 			for id := range uint64(during) {
 				w := &shard.Write{Ops: counters.OutboxOps{{Author: author, PostOp: counters.PostOp{Kind: counters.Publish, ID: before + 1 + id, Limits: counters.OutboxLimits{Posts: 10_000}}}}, Deadline: soon()}
-				if err := node.Write(node.Keyspace(PostsKeyspace), w); err != nil {
+				if err := node.Write(node.Keyspace(kinds.KeyspaceUsers), w); err != nil {
 					t.Error(err)
 					return
 				}
@@ -180,7 +181,7 @@ type racing struct {
 }
 
 func (r *racing) Read(ks *shard.Keyspace, q raftfsm.Query, ids []uint64, opt *shard.ReadOptions) error {
-	if ks.Name == PostsKeyspace {
+	if ks.Name == kinds.KeyspaceUsers {
 		r.change()
 	}
 	return r.Node.Read(ks, q, ids, opt)

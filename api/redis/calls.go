@@ -56,7 +56,7 @@ const (
 
 // isJoined reports whether calls of package inbox may read the keyspace.
 func isJoined(ks *shard.Keyspace) bool {
-	return ks.Kind != kinds.Counters || ks.Name == inbox.PostsKeyspace
+	return ks.Kind != kinds.Counters || ks.Name == kinds.KeyspaceUsers
 }
 
 func (b *batch) appendRead(dst []byte, r *reply) []byte {

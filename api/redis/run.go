@@ -7,7 +7,6 @@ import (
 
 	"github.com/countd/countd/api/gate"
 	"github.com/countd/countd/api/redis/resp"
-	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/errs"
@@ -81,7 +80,7 @@ func (b *batch) runReads(deadline time.Time) {
 		return
 	}
 	c := b.conn
-	users, posts := c.server.writtenTo(kinds.KeyspaceUnread), c.server.writtenTo(inbox.PostsKeyspace)
+	users, posts := c.server.writtenTo(kinds.KeyspaceUnread), c.server.writtenTo(kinds.KeyspaceUsers)
 	var opt shard.ReadOptions
 	c.freshness(&opt, deadline, users, posts)
 	polls := q.polls

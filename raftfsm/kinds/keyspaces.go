@@ -19,11 +19,18 @@ const Created = Counters
 // The names of the built-in keyspaces.
 const (
 	KeyspacePosts  = "posts" // the ids are posts
-	KeyspaceUsers  = "users" // the ids are authors; column counters.PostsColumn counts their posts
+	KeyspaceUsers  = "users" // the ids are authors
 	KeyspaceUnread = "unread"
 	KeyspaceFeed   = "feed"
 	KeyspaceBoard  = "board"
 )
+
+// Feeds lists the keyspaces of kind Feed. A poll shows how many posts of the user's followees are new,
+// under the name of the keyspace. Column of KeyspaceUsers counts the posts of an author. Feeds is read
+// only.
+var Feeds = [...]struct{ Keyspace, Column string }{
+	{Keyspace: KeyspaceFeed, Column: "posts"},
+}
 
 // Builtin lists the keyspaces that every cluster begins with. Divisor is 0, unless the number of
 // shards is fixed. It is read only.

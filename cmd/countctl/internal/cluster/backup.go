@@ -189,7 +189,7 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the sources: %w", err)
 	}
-	inBackupOrder(keyspaces, func(k client.Keyspace) string { return k.Name })
+	inBackupOrder(keyspaces, func(k client.Keyspace) string { return k.Kind })
 	for _, k := range keyspaces {
 		in := manifestKeyspace{Name: k.Name, Kind: k.Kind, Shards: k.Shards, Sharding: k.Sharding}
 		for shard := range k.Shards {

@@ -139,29 +139,17 @@ func (g *manifestGroup) check(dir string) error {
 	return nil
 }
 
-// backupRefers lists which keyspaces refer to others. A backup copies the referring keyspace before
-// the other keyspace, and a restore restores the referring keyspace after the other one. So the
-// backup contains the target of each reference, even if clients write meanwhile. In the reverse
-// order, a cursor could be beyond the last notice of the backup and so hide later notices. A feed
-// could mark posts as seen that are missing in the backup.
-var backupRefers = []struct{ from, to string }{
-	{"unread", "board"}, // unread rows have cursors to notices and firings of the board
-	{"feed", "users"},   // feeds refer to the column posts of their followees
-}
+// referringKinds lists the kinds whose keyspaces refer to others: rows of unread numbers have cursors
+// to notices and firings of the board, and feeds have counts of posts. A backup copies the referring
+// keyspaces before the others, and a restore restores them after the others. So the backup contains
+// the target of each reference, even if clients write meanwhile. In the reverse order, a cursor could
+// be beyond the last notice of the backup and so hide later notices. A feed could mark posts as seen
+// that are missing in the backup.
+var referringKinds = []string{"unread", "feed"}
 
 // inBackupOrder sorts keyspaces into the order in which a backup copies them. A restore uses the
 // reverse order.
-func inBackupOrder[K any](keyspaces []K, name func(K) string) {
-	slices.SortStableFunc(keyspaces, func(a, b K) int { return cmp.Compare(backupRank(name(b)), backupRank(name(a))) })
-}
-
-// backupRank returns 0 for a keyspace that refers to no other. For any other keyspace, it returns 1
-// + the highest rank of the keyspaces to which name refers. The references have no cycle.
-func backupRank(name string) (rank int) {
-	for _, r := range backupRefers {
-		if r.from == name {
-			rank = max(rank, backupRank(r.to)+1)
-		}
-	}
-	return rank
+func inBackupOrder[K any](keyspaces []K, kind func(K) string) {
+	rank := func(k K) int { return min(slices.Index(referringKinds, kind(k)), 0) } // 0 if k refers to others, or -1
+	slices.SortStableFunc(keyspaces, func(a, b K) int { return cmp.Compare(rank(b), rank(a)) })
 }

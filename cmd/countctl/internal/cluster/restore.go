@@ -145,7 +145,7 @@ func (r *restore) all(ctx context.Context, out *restoreOutput) error {
 	if err := r.makeSources(ctx); err != nil {
 		return err
 	}
-	inBackupOrder(r.backup.Keyspaces, func(k manifestKeyspace) string { return k.Name })
+	inBackupOrder(r.backup.Keyspaces, func(k manifestKeyspace) string { return k.Kind })
 	for _, k := range slices.Backward(r.backup.Keyspaces) {
 		for _, g := range k.Groups {
 			if err := r.shard(ctx, fmt.Sprintf("%s/%d", k.Name, g.Shard), g); err != nil {
