@@ -6,28 +6,30 @@ BENCH    ?= .
 
 LINTER   := bin/golangci-lint-v2.15.0
 
+# The same for all targets, so that they compile each package once. Nothing needs cgo: the C library's
+# allocator keeps some MB that Pebble has let go of, and each of 74 links of tests takes a quarter longer.
+export CGO_ENABLED := 0
+export GOFLAGS     += -trimpath
+
 .DEFAULT_GOAL := help
 .PHONY: help build test race fuzz-short lint vuln bench clients release release-test deploy-test console-test e2e-boltdb e2e-long old-kafka chaos upgrade failover overload cluster demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# Without cgo, which nothing needs: the C library's allocator keeps some MB that Pebble
-# has let go of.
 build: ## bin/countd and bin/countctl
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/ ./cmd/countd ./cmd/countctl
+	$(GO) build -ldflags '-s -w' -o bin/ ./cmd/countd ./cmd/countctl
 
 # Tests of these packages take longest, and often wait. They start first, so that the tests of the
 # others use the processor meanwhile.
 LONGEST := ./cmd/countd/e2e ./shard ./sources ./source/...
 
-# Without cgo too: what is tested is what is built, and each of 74 links takes a quarter less.
 test: ## every test, the real binaries over real sockets included; about 5 minutes on 2 cores
-	CGO_ENABLED=0 $(GO) test -p 5 -parallel 4 -timeout 30m $(LONGEST) ./...
+	$(GO) test -p 5 -parallel 4 -timeout 30m $(LONGEST) ./...
 
 # Not e2e: the programs that it runs are built without the detector.
 race: ## the short tests under the race detector
-	$(GO) test -race -short -timeout 20m $$($(GO) list ./... | grep -v /e2e$$)
+	CGO_ENABLED=1 $(GO) test -race -short -timeout 20m $$($(GO) list ./... | grep -v /e2e$$)
 
 fuzz-short: ## every Fuzz target for FUZZTIME (10s) each
 	@set -e; grep -rl --include='*_test.go' '^func Fuzz' . | sort | while read -r file; do \
@@ -72,10 +74,10 @@ release-test: ## builds a release twice, compares the bytes, and installs, upgra
 	deploy/packages/test.sh bin/release-1/*.deb
 
 deploy-test: ## checks the image, compose file, chart, alerts and dashboard without an engine; as root, runs nodes
-	cd deploy/test && CGO_ENABLED=0 $(GO) test -count=1 .
+	cd deploy/test && $(GO) test -count=1 .
 
 console-test: ## every page of the console in chromium, on three nodes; SCREENS=<dir> writes screenshots; 3 minutes
-	cd console/test && CGO_ENABLED=0 $(GO) test -count=1 -v . -args -screens '$(abspath $(SCREENS))'
+	cd console/test && $(GO) test -count=1 -v . -args -screens '$(abspath $(SCREENS))'
 
 e2e-boltdb: ## the tests of the real binaries over the other log store, boltdb
 	COUNTD_LOG_STORE=boltdb $(GO) test -count=1 -timeout 15m ./cmd/countd/e2e
@@ -113,7 +115,7 @@ upgrade: ## rolling upgrades under load to a program of the next cluster version
 	  echo 'there is no commit $(OLD) here; a shallow clone has it after git fetch --unshallow'; exit 1; }; \
 	set -e; old=$$(mktemp -d); trap 'git worktree remove --force "$$old/src"; rm -rf "$$old"' EXIT; trap 'exit 1' INT TERM; \
 	git worktree add --quiet --detach "$$old/src" '$(OLD)'; \
-	(cd "$$old/src" && CGO_ENABLED=0 $(GO) build -o "$$old/countd" ./cmd/countd); \
+	(cd "$$old/src" && $(GO) build -o "$$old/countd" ./cmd/countd); \
 	$(GO) test -count=1 -v -timeout 60m -run '^TestUpgrade' ./cmd/countd/e2e -old-countd "$$old/countd"
 
 failover: ## 20 kills of a leader, a pause of 60 s, drains and rolling restarts, timed; 10 minutes
