@@ -139,11 +139,10 @@ func TestSnapshotOutlastsElections(t *testing.T) {
 	t.Parallel()
 	const state = 6 * snapshotBytesPerTimeout // so large that n1 ends the call only after a minute
 	var gate snapshotGate
-	gate.open.Store(true) // n1 may begin a call while n3 is closed, and a closed gate would delay that call for a minute
 	r := behindSnapshot(t, state, func(c net.Conn) net.Conn { return &gatedConn{Conn: c, gate: &gate} })
-	gate.open.Store(false)
+	mustClose(t, r.groups[0]) // ends a call that n1 began while n3 was closed: n3 could otherwise receive that call slowly, and no other
 	before := gate.begun.Load()
-	left, back := r.groups[0], r.openLarge(t, 2, state)
+	left, back := r.openLarge(t, 0, state), r.openLarge(t, 2, state)
 	r.cfgs[1].Timing.Heartbeat, r.cfgs[1].Timing.Election = time.Hour, time.Hour // n2 never campaigns
 	for range 3 {
 		n2 := r.openLarge(t, 1, state)
