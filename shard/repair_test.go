@@ -92,6 +92,19 @@ func coldCluster(t *testing.T) []*coldMember {
 	return all
 }
 
+// lead waits until the member leads the shard of posts.
+func (m *coldMember) lead(all []*coldMember) {
+	m.t.Helper()
+	eventually(m.t, "the member leads", func() bool {
+		for _, other := range all {
+			if other != m && other.here().group.Leads() {
+				_ = other.membership.HandOver(m.here().group.Group(), m.cfg.NodeKey) // a failed handover is repeated
+			}
+		}
+		return m.here().group.Ready() == nil
+	})
+}
+
 // mustBeRepaired waits until a member has replaced its damaged replica, and compares the new one with the
 // others, on disk too.
 func mustBeRepaired(t *testing.T, all []*coldMember, m *coldMember, damaged *localReplica) {
@@ -211,9 +224,13 @@ func TestDamagedLeaderIsRepaired(t *testing.T) {
 	damaged := m.here()
 	mustDo(t, m.cold.Drop(damaged.group.Group()))
 	ks := m.Keyspace("posts")
-	if got := mustGet(t, m.Node, ks, ReadOptions{Consistency: Linearizable}, coldID(5)); got[0] != 1 {
-		t.Errorf("a row reads %v", got)
-	}
+	eventually(t, "a read finds the damage", func() bool {
+		m.lead(all) // a busy machine may make another node the leader, which reads its own rows
+		if got := mustGet(t, m.Node, ks, ReadOptions{Consistency: Linearizable}, coldID(5)); got[0] != 1 {
+			t.Errorf("a row reads %v", got)
+		}
+		return damaged.damage.Found()
+	})
 	mustBeRepaired(t, all, m, damaged)
 	checkCold(t, m.Node, ks, 1)
 }
@@ -222,6 +239,13 @@ func TestDamagedLeaderIsRepaired(t *testing.T) {
 // The follower gets a snapshot of another replica.
 func TestDamagedSnapshotOfALeaderIsRepaired(t *testing.T) {
 	t.Parallel()
+	// A busy machine may make another node the leader, which sends its entries.
+	eventually(t, "the leader sends a snapshot", func() bool { return damagedSnapshotIsSent(t) })
+}
+
+// damagedSnapshotIsSent returns false if the follower got the entries of another leader.
+func damagedSnapshotIsSent(t *testing.T) bool {
+	t.Helper()
 	all := coldCluster(t)
 	m, behind := all[0], all[2]
 	damaged, ks := m.here(), m.Keyspace("posts")
@@ -231,17 +255,27 @@ func TestDamagedSnapshotOfALeaderIsRepaired(t *testing.T) {
 	for i := range uint64(2 * 128) { // more entries than any snapshot leaves in the log
 		w = memberWrite(t, m.Node, ks, engine.Join(coldID(5), 2, i))
 	}
+	m.lead(all[:2])
 	damaged.group.Log().Covered(-(1 << 40), 0) // as if the entries were so large that few are kept
 	eventually(t, "a snapshot names the sets", func() bool { return damaged.group.Snapshotter().Take() == nil })
 	sets := damaged.fsm.Members()
 	sets.ReleaseViews(time.Now())
 	mustDo(t, m.sets.Drop(damaged.group.Group())) // behind its back
+	last := damaged.fsm.Applied()
 	behind.start()
+	eventually(t, "the follower gets a snapshot or entries", func() bool {
+		here := behind.here()
+		return damaged.damage.Found() || here != nil && here.fsm.Applied() >= last
+	})
+	if !damaged.damage.Found() {
+		return false
+	}
 	mustBeRepaired(t, all, m, damaged)
 	if in := isIn(t, behind.Node, behind.Keyspace("posts"), 2, w, coldID(5), coldID(6)); !in[0] || in[1] {
 		t.Errorf("the follower has the member in %v", in)
 	}
 	mustDo(t, m.here().fsm.Members().Verify())
+	return true
 }
 
 // A follower that cannot apply an entry is stuck. It answers only with state that it has applied.
