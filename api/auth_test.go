@@ -553,6 +553,16 @@ func TestLimitsOfUsers(t *testing.T) {
 	if text := e.as(rootToken, "GET", "/metrics", "").body; !strings.Contains(text, `countd_user_overloaded_total{limit="ops",user="web"} 1`) {
 		t.Error("the refused call is not counted")
 	}
+	// Each op of a batch of members counts once.
+	limit(`{"ops_per_second":1,"requests_per_second":5000}`)
+	batch := `{"ops":[` + strings.Repeat(`{"id":1,"member":1,"set":true},`, 999) + `{"id":1,"member":2,"set":true}]}`
+	if got := e.as(web, "POST", "/v1/members/posts/like", batch); got.status != 200 {
+		t.Fatalf("a batch of members: %d %s", got.status, got.body)
+	}
+	got := e.as(web, "POST", "/v1/members/posts/like", batch)
+	if over(got, 900, "more ops than its limit"); len(got.header.Get("Retry-After")) > 3 {
+		t.Errorf("1000 ops last %s s", got.header.Get("Retry-After"))
+	}
 	// A connection counts against the user's limit from the first request with the user's token,
 	// whatever requests came before.
 	for i, first := range []string{"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n"} {

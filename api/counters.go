@@ -47,12 +47,11 @@ const opsMax = 10_000
 
 func getRow(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	r.ids = append(r.ids, r.id)
-	r.allColumns()
 	if err := s.readRows(r, len(r.keyspace.Columns)); err != nil {
 		return err
 	}
 	answer(ctx, func(dst []byte) []byte {
-		return append(appendRow(dst, r.id, r.keyspace, r.columns, r.rows.Rows), '}')
+		return append(appendRow(dst, r.id, r.keyspace, r.rows.Rows), '}')
 	})
 	return nil
 }
@@ -142,17 +141,25 @@ func (s *Server) change(ctx *fasthttp.RequestCtx, r *request, ch change) error {
 	if err := r.decodeOps(ctx.Request.Body(), ch); err != nil {
 		return err
 	}
-	if err := s.writeOps(r, !r.wantNone); err != nil {
+	width := len(r.keyspace.Columns)
+	return s.writeBatch(ctx, r, width, rowsBytes(1, width))
+}
+
+// writeBatch writes the ops of r. Unless the request wants none, it answers with the first width counts
+// of each row, of about rowBytes.
+func (s *Server) writeBatch(ctx *fasthttp.RequestCtx, r *request, width, rowBytes int) error {
+	if r.wantNone {
+		width = 0
+	}
+	if err := s.writeOps(r, width); err != nil {
 		return err
 	}
+	w := &r.write
 	if r.wantNone {
-		answer(ctx, func(dst []byte) []byte { return appendApplied(dst, &r.write, r.ops, r.keyspace) })
+		answer(ctx, func(dst []byte) []byte { return appendApplied(dst, w, r.ops, r.keyspace) })
 		return nil
 	}
-	r.allColumns()
-	answerLong(ctx, rowsBytes(len(r.ops), len(r.columns)), func(dst []byte) []byte {
-		return appendResults(dst, &r.write, r.ops, r.keyspace, r.columns)
-	})
+	answerLong(ctx, rowBytes*len(r.ops), func(dst []byte) []byte { return appendResults(dst, w, r.ops, r.keyspace) })
 	return nil
 }
 
@@ -170,31 +177,30 @@ func deleteRow(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 
 // writeRow writes the only op of r and answers with the new row.
 func (s *Server) writeRow(ctx *fasthttp.RequestCtx, r *request) error {
-	if err := s.writeOps(r, true); err != nil {
+	if err := s.writeOps(r, len(r.keyspace.Columns)); err != nil {
 		return err
 	}
-	r.allColumns()
 	answer(ctx, func(dst []byte) []byte {
-		dst = appendRow(dst, r.id, r.keyspace, r.columns, r.write.Rows)
+		dst = appendRow(dst, r.id, r.keyspace, r.write.Rows)
 		return append(appendOutcome(dst, &r.write), '}')
 	})
 	return nil
 }
 
-// writeOps writes the ops of r.write.
-func (s *Server) writeOps(r *request, wantRows bool) error {
+// writeOps writes the ops of r, and sets the first width counts of each row in r.write.
+func (s *Server) writeOps(r *request, width int) error {
 	r.countOps()
-	w := &r.write
-	w.Ops = &r.ops
-	if wantRows {
-		w.Width = len(r.keyspace.Columns)
+	w, ks := &r.write, r.keyspace
+	if len(w.Spaces) > 0 {
+		ks = w.Spaces[0]
 	}
-	w.Rows = resized(w.Rows, len(r.ops)*w.Width)
-	if err := s.node().Write(r.keyspace, w); err != nil {
+	w.Ops, w.Width = &r.ops, width
+	w.Rows = resized(w.Rows, len(r.ops)*width)
+	if err := s.node().Write(ks, w); err != nil {
 		return fmt.Errorf("cannot write: %w", err)
 	}
 	if len(w.Overflows) > 0 && len(w.Overflows) == len(r.ops) {
-		return overflowFault(r.ops, r.keyspace, w.Overflows[0])
+		return overflowFault(r.ops, keyspaceOf(w, ks, w.Overflows[0].Op), w.Overflows[0])
 	}
 	return nil
 }
@@ -210,11 +216,7 @@ func (r *request) withOps(err error) error {
 			op = bodyOp
 		}
 		f, _ := faultOf(err)
-		ks := r.keyspace
-		if r.takes&takesOps != 0 {
-			ks = keyspaceOf(w, nil, op)
-		}
-		f.field = opPath(op, rowMember(ks))
+		f.field = opPath(op, rowMember(keyspaceOf(w, r.keyspace, op)))
 		why := "it has no row yet"
 		if newRow.Wider {
 			why = "it counts in a column that no row near it has yet"

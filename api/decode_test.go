@@ -88,7 +88,7 @@ func TestDecodeAndEncodeDoNotAllocate(t *testing.T) {
 	}{
 		{"decode 100 ops", decode},
 		{"decode ids", decodeGet},
-		{"encode 100 results", func() { out = appendResults(out[:0], w, w.Ops.(counters.Ops), ks, columns) }},
+		{"encode 100 results", func() { out = appendResults(out[:0], w, w.Ops.(counters.Ops), ks) }},
 		{"encode a page of 20", func() { out = appendRows(out[:0], ids, ks, columns, w.Rows, nil) }},
 	} {
 		if n := testing.AllocsPerRun(100, c.run); n != 0 {
@@ -130,7 +130,7 @@ func BenchmarkEncodeResults100(b *testing.B) {
 	w := fullWrite(ks)
 	b.ReportAllocs()
 	for b.Loop() {
-		out = appendResults(out[:0], w, w.Ops.(counters.Ops), ks, []uint8{0, 1, 2, 3})
+		out = appendResults(out[:0], w, w.Ops.(counters.Ops), ks)
 	}
 }
 

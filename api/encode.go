@@ -16,12 +16,9 @@ import (
 // escaping, because they have only lower-case letters, digits and underscores.
 
 // appendRow appends {"id":"…","counts":{…}, with "user" instead of "id" for a user. It omits the
-// closing brace, so that a caller may append more. row has a count for each column of the keyspace,
-// but the answer has only the given columns.
-func appendRow(dst []byte, id uint64, ks *shard.Keyspace, columns []uint8, row []int64) []byte {
-	dst = appendMember(dst, ks, id)
-	dst = append(dst, ',')
-	return appendColumns(append(dst, `"counts":`...), ks, columns, row)
+// closing brace, so that a caller may append more.
+func appendRow(dst []byte, id uint64, ks *shard.Keyspace, row []int64) []byte {
+	return appendWholeRow(append(appendMember(dst, ks, id), `,"counts":`...), ks, row)
 }
 
 // appendMember appends {"id":"…", or {"user":"…" for a user.
@@ -58,7 +55,8 @@ func appendRows(dst []byte, ids []uint64, ks *shard.Keyspace, columns []uint8, r
 	width := len(ks.Columns)
 	dst = append(dst, `{"results":[`...)
 	for i, id := range ids {
-		dst = appendRow(comma(dst, i), id, ks, columns, rows[i*width:(i+1)*width])
+		dst = append(appendMember(comma(dst, i), ks, id), `,"counts":`...)
+		dst = appendColumns(dst, ks, columns, rows[i*width:(i+1)*width])
 		if len(inSets) > 0 {
 			dst = appendIn(dst, ks, columns, inSets, i, len(ids))
 		}
@@ -77,9 +75,9 @@ func appendIn(dst []byte, ks *shard.Keyspace, columns []uint8, inSets []bool, i,
 	return append(dst, '}')
 }
 
-// appendResults appends the answer of a write that returns rows. For a write to several keyspaces,
-// ks is nil, and the answer has all columns.
-func appendResults(dst []byte, w *shard.Write, ops counters.Ops, ks *shard.Keyspace, columns []uint8) []byte {
+// appendResults appends the answer of a write that returns rows. A write to several keyspaces ignores
+// ks.
+func appendResults(dst []byte, w *shard.Write, ops counters.Ops, ks *shard.Keyspace) []byte {
 	dst = append(dst, `{"results":[`...)
 	refused, cuts, changed := w.Overflows, w.Cuts, w.Changed
 	for i := range ops {
@@ -101,13 +99,7 @@ func appendResults(dst []byte, w *shard.Write, ops counters.Ops, ks *shard.Keysp
 			dst = append(appendNumber(append(dst, ','), "count", row[op.Cells[0].Column]), '}')
 			continue
 		}
-		if ks == nil {
-			dst = append(appendMember(dst, of, op.ID), `,"counts":`...)
-			dst = appendWholeRow(dst, of, row)
-		} else {
-			dst = appendRow(dst, op.ID, of, columns, row)
-		}
-		dst, cuts = appendAdded(dst, of, i, cuts)
+		dst, cuts = appendAdded(appendRow(dst, op.ID, of, row), of, i, cuts)
 		dst = append(dst, '}')
 	}
 	dst = append(dst, ']')

@@ -33,20 +33,7 @@ func changeMembers(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	if err := r.decodeMemberOps(ctx.Request.Body()); err != nil {
 		return err
 	}
-	r.countOps()
-	w := &r.write
-	if !r.wantNone {
-		w.Width = r.sets.column + 1
-	}
-	if err := s.writeOps(r, false); err != nil {
-		return err
-	}
-	if r.wantNone {
-		answer(ctx, func(dst []byte) []byte { return appendApplied(dst, w, r.ops, r.keyspace) })
-		return nil
-	}
-	answerLong(ctx, memberBytes*len(r.ops), func(dst []byte) []byte { return appendResults(dst, w, r.ops, r.keyspace, nil) })
-	return nil
+	return s.writeBatch(ctx, r, r.sets.column+1, memberBytes)
 }
 
 // memberBytes estimates the bytes of a member in an answer.

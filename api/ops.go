@@ -24,27 +24,11 @@ func ops(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	if err := r.decodeMixedOps(ctx.Request.Body()); err != nil {
 		return err
 	}
-	r.countOps()
-	w := &r.write
-	w.Ops = &r.ops
-	if !r.wantNone {
-		for _, ks := range w.Spaces {
-			w.Width = max(w.Width, len(ks.Columns))
-		}
+	width := 0
+	for _, ks := range r.write.Spaces {
+		width = max(width, len(ks.Columns))
 	}
-	w.Rows = resized(w.Rows, len(r.ops)*w.Width)
-	if err := s.node().Write(w.Spaces[0], w); err != nil {
-		return fmt.Errorf("cannot write: %w", err)
-	}
-	if len(w.Overflows) > 0 && len(w.Overflows) == len(r.ops) {
-		return overflowFault(r.ops, keyspaceOf(w, nil, w.Overflows[0].Op), w.Overflows[0])
-	}
-	if r.wantNone {
-		answer(ctx, func(dst []byte) []byte { return appendApplied(dst, w, r.ops, nil) })
-		return nil
-	}
-	answerLong(ctx, rowsBytes(len(r.ops), w.Width), func(dst []byte) []byte { return appendResults(dst, w, r.ops, nil, nil) })
-	return nil
+	return s.writeBatch(ctx, r, width, rowsBytes(1, width))
 }
 
 // decodeMixedOps parses {"ops":[{"keyspace":…,"id":…,"add" or "set":{…},"floor":n?},…],

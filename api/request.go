@@ -125,10 +125,10 @@ type asked struct {
 	in     string // comma-separated columns; each post of the answer shows whether the user is in their sets
 }
 
-// keyspaceOf returns the keyspace of an op. ks is the keyspace of the write, or nil if the write
-// has several.
+// keyspaceOf returns the keyspace of an op. ks is the keyspace of the write, unless the write has
+// several.
 func keyspaceOf(w *shard.Write, ks *shard.Keyspace, op int) *shard.Keyspace {
-	if ks != nil {
+	if len(w.Spaces) == 0 {
 		return ks
 	}
 	return w.Spaces[w.In[op]]

@@ -23,7 +23,7 @@ func resetUnread(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	if err := r.decodeReset(ctx.Request.Body()); err != nil {
 		return err
 	}
-	if err := s.writeOps(r, true); err != nil {
+	if err := s.writeOps(r, len(r.keyspace.Columns)); err != nil {
 		return err
 	}
 	w := &r.write
@@ -35,10 +35,8 @@ func resetUnread(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	for _, cell := range r.ops[0].Cells {
 		named = append(named, cell.Column)
 	}
-	r.columns = r.columns[:0]
-	r.allColumns()
 	answer(ctx, func(dst []byte) []byte {
-		dst = appendRow(dst, r.id, r.keyspace, r.columns, after)
+		dst = appendRow(dst, r.id, r.keyspace, after)
 		dst = append(dst, `,"cleared":`...)
 		dst = appendColumns(dst, r.keyspace, named, cleared)
 		return append(appendOutcome(dst, w), '}')
