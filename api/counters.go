@@ -6,7 +6,6 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/countd/countd/api/operate"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/strictjson"
@@ -241,31 +240,26 @@ func (r *request) withOps(err error) error {
 
 // decodeGet reads {"ids":[…],"columns":[…]?,"member":…?} into r.ids, r.columns and r.sets.
 func (r *request) decodeGet(body []byte) error {
-	c := r.objectIn(body)
-	var s seen
-	for n := 0; c.Next(n, '}'); n++ {
-		switch key := c.Key(); string(key) {
-		case "ids":
-			s.once(c, 0, "ids")
+	s, err := r.members(body, []string{"ids", "columns", "member"}, func(_ *cursor, member int) {
+		switch member {
+		case 0:
 			r.decodeIDs("ids", 1, idsMax)
-		case "columns":
-			s.once(c, 1, "columns")
+		case 1:
 			r.decodeColumns()
-		case "member":
-			s.once(c, 2, "member")
+		case 2:
 			r.readMember()
-		default:
-			c.Fail(operate.Shown(key), operate.NoField("ids", "columns", "member"))
 		}
-	}
-	s.need(c, 0, "ids")
+	})
 	if !s.has(1) {
 		r.allColumns()
 	}
-	if r.sets.asked && len(r.ids)*len(r.columns) > lookupsMax {
-		c.Fail("member", fmt.Sprintf("%d ids of %d columns are more than %d sets: ask for fewer columns or ids", len(r.ids), len(r.columns), lookupsMax))
+	switch {
+	case err == nil && !s.has(0):
+		err = invalid("ids", strictjson.Missing)
+	case err == nil && r.sets.asked && len(r.ids)*len(r.columns) > lookupsMax:
+		err = invalid("member", fmt.Sprintf("%d ids of %d columns are more than %d sets: ask for fewer columns or ids", len(r.ids), len(r.columns), lookupsMax))
 	}
-	return r.decoded()
+	return err
 }
 
 // page selects the rows of a scan.

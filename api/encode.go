@@ -2,7 +2,6 @@ package api
 
 import (
 	"slices"
-	"strconv"
 
 	"github.com/valyala/fasthttp"
 
@@ -104,7 +103,7 @@ func appendResults(dst []byte, w *shard.Write, ops counters.Ops, ks *shard.Keysp
 	}
 	dst = append(dst, ']')
 	if len(w.Overflows) > 0 {
-		dst = appendFailed(dst, len(w.Overflows))
+		dst = appendNumber(append(dst, ','), "failed", int64(len(w.Overflows)))
 	}
 	return append(appendOutcome(appendUnknown(dst, w), w), '}')
 }
@@ -142,11 +141,9 @@ func appendAdded(dst []byte, ks *shard.Keyspace, op int, cuts []engine.Cut) ([]b
 // because the client could not identify them otherwise. Ops of unknown outcome do not count as
 // applied.
 func appendApplied(dst []byte, w *shard.Write, ops counters.Ops, ks *shard.Keyspace) []byte {
-	dst = append(dst, `{"applied":`...)
-	dst = strconv.AppendInt(dst, int64(len(ops)-len(w.Overflows)-len(w.Unknown)), 10)
+	dst = appendNumber(append(dst, '{'), "applied", int64(len(ops)-len(w.Overflows)-len(w.Unknown)))
 	if len(w.Overflows) > 0 {
-		dst = appendFailed(dst, len(w.Overflows))
-		dst = append(dst, `,"errors":[`...)
+		dst = append(appendNumber(append(dst, ','), "failed", int64(len(w.Overflows))), `,"errors":[`...)
 		for i, overflow := range w.Overflows {
 			dst = appendRefused(comma(dst, i), w, ops, ks, overflow)
 		}
@@ -158,32 +155,20 @@ func appendApplied(dst []byte, w *shard.Write, ops counters.Ops, ks *shard.Keysp
 // appendUnknown appends the ids of those ops of a repeated request whose outcome the shard no
 // longer remembers.
 func appendUnknown(dst []byte, w *shard.Write) []byte {
+	if len(w.Unknown) == 0 {
+		return dst
+	}
+	dst = append(dst, `,"unknown":[`...)
 	for i, op := range w.Unknown {
-		if i == 0 {
-			dst = append(dst, `,"unknown":[`...)
-		} else {
-			dst = append(dst, ',')
-		}
-		dst = appendID(dst, w.Ops.ID(op))
+		dst = appendID(comma(dst, i), w.Ops.ID(op))
 	}
-	if len(w.Unknown) > 0 {
-		dst = append(dst, ']')
-	}
-	return dst
-}
-
-func appendFailed(dst []byte, failed int) []byte {
-	dst = append(dst, `,"failed":`...)
-	return strconv.AppendInt(dst, int64(failed), 10)
+	return append(dst, ']')
 }
 
 // appendOutcome appends the JSON members that the answer of every write has.
 func appendOutcome(dst []byte, w *shard.Write) []byte {
-	dst = append(dst, `,"duplicate":`...)
-	dst = strconv.AppendBool(dst, w.Duplicate)
-	dst = append(dst, `,"token":"`...)
-	dst = w.Token.AppendText(dst)
-	return append(dst, '"')
+	dst = append(appendBool(append(dst, ','), "duplicate", w.Duplicate), `,"token":"`...)
+	return append(w.Token.AppendText(dst), '"')
 }
 
 // appendRefused appends {"id":"…","error":{…}} for an op that its shard refused.
@@ -195,9 +180,7 @@ func appendRefused(dst []byte, w *shard.Write, ops counters.Ops, ks *shard.Keysp
 	} else {
 		dst = appendMember(dst, ks, op.ID)
 	}
-	dst = append(dst, `,"error":`...)
-	dst = appendError(dst, f.code, f.message, f.field)
-	return append(dst, '}')
+	return append(appendError(append(dst, `,"error":`...), f.code, f.message, f.field), '}')
 }
 
 // answerWrite answers a write. The function members appends the JSON members of this call. The

@@ -35,7 +35,7 @@ type handler = func(*Server, *fasthttp.RequestCtx, *request) error
 type endpoint struct {
 	does
 	name   string      // label of its metrics
-	query  []parameter // parameters that the endpoint accepts besides those of all reads
+	query  []parameter // parameters that the endpoint accepts
 	hashed []byte      // hash of the name, which is stored with each idempotency key, so it must never change
 
 	observers *observers

@@ -170,13 +170,10 @@ func (f *fault) appendJSON(dst []byte) []byte {
 	if f.text != nil {
 		return append(dst, f.text...)
 	}
-	dst = append(dst, `{"error":`...)
-	dst = appendError(dst, f.code, f.message, f.field)
+	dst = appendError(append(dst, `{"error":`...), f.code, f.message, f.field)
 	if f.outcomes {
-		dst = append(dst, `,"applied":`...)
-		dst = appendIDs(dst, f.applied)
-		dst = append(dst, `,"unknown":`...)
-		dst = appendIDs(dst, f.unknown)
+		dst = appendIDs(append(dst, `,"applied":`...), f.applied)
+		dst = appendIDs(append(dst, `,"unknown":`...), f.unknown)
 	}
 	if f.outcomes && f.byNumber {
 		dst = appendInts(append(dst, `,"applied_ops":`...), f.appliedOps)
@@ -187,13 +184,10 @@ func (f *fault) appendJSON(dst []byte) []byte {
 
 // appendError appends {"code":…,"message":…,"field":…}.
 func appendError(dst []byte, code, message, field string) []byte {
-	dst = append(dst, `{"code":"`...)
-	dst = append(dst, code...)
-	dst = append(dst, `","message":`...)
+	dst = append(append(append(dst, `{"code":"`...), code...), `","message":`...)
 	dst = appendString(dst, message)
 	if field != "" {
-		dst = append(dst, `,"field":`...)
-		dst = appendString(dst, field)
+		dst = appendString(append(dst, `,"field":`...), field)
 	}
 	return append(dst, '}')
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -76,10 +77,7 @@ func appendDetail(dst []byte, detail []inbox.FolloweeUnread) []byte {
 
 // followees answers a page of the users that a user follows.
 func followees(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	limit := r.asked.limit
-	if limit == 0 {
-		limit = followeesPageDefault
-	}
+	limit := cmp.Or(r.asked.limit, followeesPageDefault)
 	page, more, err := s.node().unread.Followees(r.id, r.asked.after, r.asked.hasAfter, limit, &r.read)
 	if err != nil {
 		return fmt.Errorf("cannot read feed: %w", err)

@@ -115,43 +115,29 @@ func (r *request) readIdentity(ctx *fasthttp.RequestCtx, e *endpoint) error {
 // readParameters parses the query, and for a read its headers. A query parameter overrides the
 // header with the same name.
 func (r *request) readParameters(ctx *fasthttp.RequestCtx) error {
-	isRead := r.takes&takesRead != 0
-	level, staleness := []byte(nil), []byte(nil)
-	if isRead {
-		var err error
-		if level, staleness, err = r.readReadHeaders(&ctx.Request.Header); err != nil {
+	if r.takes&takesRead != 0 {
+		if err := r.readReadHeaders(&ctx.Request.Header); err != nil {
 			return err
 		}
 	}
 	if len(ctx.URI().QueryString()) > 0 {
 		var s seen
 		for name, value := range ctx.QueryArgs().All() {
-			switch {
-			case isRead && string(name) == consistency && !s.has(0):
-				s |= 1
-				level = value
-			case isRead && string(name) == maxStaleness && !s.has(1):
-				s |= 2
-				staleness = value
-			case isRead && (string(name) == consistency || string(name) == maxStaleness):
-				return invalid(string(name), strictjson.GivenTwice)
-			default:
-				if err := r.readParameter(name, value, &s); err != nil {
-					return err
-				}
+			if err := r.readParameter(name, value, &s); err != nil {
+				return err
 			}
 		}
 	}
-	return r.readFreshness(level, staleness)
+	return r.readFreshness()
 }
 
-// readReadHeaders parses the token, and returns the headers that the query may override.
-func (r *request) readReadHeaders(h *fasthttp.RequestHeader) (level, staleness []byte, err error) {
-	if level, err = eitherHeader(h, headerConsistency, consistency); err != nil {
-		return nil, nil, err
+// readReadHeaders parses the token, and the headers that the query may override.
+func (r *request) readReadHeaders(h *fasthttp.RequestHeader) (err error) {
+	if r.asked.level, err = eitherHeader(h, headerConsistency, consistency); err != nil {
+		return err
 	}
-	if staleness, err = eitherHeader(h, headerMaxStaleness, maxStaleness); err != nil {
-		return nil, nil, err
+	if r.asked.staleness, err = eitherHeader(h, headerMaxStaleness, maxStaleness); err != nil {
+		return err
 	}
 	text, err := header(h, headerToken)
 	if text != nil && err == nil {
@@ -159,12 +145,13 @@ func (r *request) readReadHeaders(h *fasthttp.RequestHeader) (level, staleness [
 			err = invalid(headerToken, errs.ErrBadToken.Error())
 		}
 	}
-	return level, staleness, err
+	return err
 }
 
-// readFreshness parses consistency and max_staleness; nil means a missing value. A read that is
-// not bounded ignores max_staleness, because a client may send it with all its reads.
-func (r *request) readFreshness(level, staleness []byte) error {
+// readFreshness parses the level and the staleness of a read. A read that is not bounded ignores the
+// staleness, because a client may send it with all its reads.
+func (r *request) readFreshness() error {
+	level, staleness := r.asked.level, r.asked.staleness
 	r.namesLevel = level != nil
 	switch {
 	case level == nil || string(level) == "bounded":
@@ -241,18 +228,17 @@ const (
 	parameterColumns  = "columns"
 )
 
-// readParameter parses a query parameter that only some calls accept. The two lowest bits of s are
-// for the parameters of all reads.
+// readParameter parses a query parameter that only some calls accept. s has a bit for each of r.query.
 func (r *request) readParameter(name, value []byte, s *seen) error {
 	for i := range r.query {
 		p := &r.query[i]
 		if string(name) != p.name {
 			continue
 		}
-		if s.has(2 + i) {
+		if s.has(i) {
 			return invalid(p.name, strictjson.GivenTwice)
 		}
-		*s |= 1 << (2 + i)
+		*s |= 1 << i
 		return p.read(r, value)
 	}
 	return invalid(operate.Shown(name), "no such parameter of the query")

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -130,9 +131,7 @@ const (
 // listed returns the page to list. A page without a limit gets the default limit.
 func (c *setCall) listed() members.Page {
 	page := c.page
-	if page.Limit == 0 {
-		page.Limit = membersDefault
-	}
+	page.Limit = cmp.Or(page.Limit, membersDefault)
 	return page
 }
 

@@ -26,8 +26,8 @@ type request struct {
 	takes      takes           // the properties of the endpoint
 	query      []parameter     // the parameters that the endpoint accepts
 	id         uint64          // if the endpoint has one
-	asked      asked           // parameters of reads of unread numbers
-	timeout    time.Duration   // time from received to the deadline
+	asked      asked
+	timeout    time.Duration // time from received to the deadline
 	deadline   time.Time
 	read       shard.ReadOptions
 	namesLevel bool // the request sets its consistency
@@ -108,8 +108,10 @@ func (r *request) reset() {
 	}
 }
 
-// asked has the query parameters of calls about unread numbers and posts.
+// asked has the query parameters of reads. The slices alias the request.
 type asked struct {
+	level, staleness []byte // of the query, or else of the headers; nil if not given
+
 	since     inbox.Stand
 	detail    bool
 	limit     int // number of entries of a page; 0 if not given

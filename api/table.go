@@ -54,6 +54,8 @@ func allRoutes() []route {
 // parameters returns the parameters of the query that only some calls accept.
 func parameters() []parameter {
 	return []parameter{
+		{consistency, takesRead, func(r *request, value []byte) error { r.asked.level = value; return nil }},
+		{maxStaleness, takesRead, func(r *request, value []byte) error { r.asked.staleness = value; return nil }},
 		{"since", takesSince, func(r *request, value []byte) error {
 			v, ok := strictjson.ParseUint64(value)
 			if !ok || v > math.MaxInt64 {

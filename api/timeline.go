@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -56,10 +57,7 @@ func (r *request) posted(id uint64, change func(author, id uint64, w *shard.Writ
 
 // limitOf returns the number of posts of a page.
 func (a *asked) limitOf() int {
-	if a.limit == 0 {
-		return inbox.TimelinePostsDefault
-	}
-	return a.limit
+	return cmp.Or(a.limit, inbox.TimelinePostsDefault)
 }
 
 func listOutbox(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
