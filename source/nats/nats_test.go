@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"context"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -33,7 +34,7 @@ func queueOf(t testing.TB, server *proctest.Server, access ...nats.Option) (*bro
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
-	js, err := jetstream.New(conn)
+	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(must.BecomeMax))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +50,9 @@ func queueOf(t testing.TB, server *proctest.Server, access ...nats.Option) (*bro
 				written++
 				id := strconv.Itoa(written) // so that a message that is sent twice is stored once
 				must.Become(t, "a message is written", func() bool {
-					_, err := js.Publish(t.Context(), "likes", []byte(v), jetstream.WithMsgID(id))
+					ctx, cancel := context.WithTimeout(t.Context(), requestMax)
+					defer cancel()
+					_, err := js.Publish(ctx, "likes", []byte(v), jetstream.WithMsgID(id))
 					return err == nil
 				})
 			}
@@ -75,7 +78,9 @@ func queueOf(t testing.TB, server *proctest.Server, access ...nats.Option) (*bro
 func makeStream(t testing.TB, js jetstream.JetStream, name string, subjects ...string) {
 	t.Helper()
 	must.Become(t, "there is a stream", func() bool {
-		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: subjects, Duplicates: time.Minute})
+		ctx, cancel := context.WithTimeout(t.Context(), requestMax)
+		defer cancel()
+		_, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: name, Subjects: subjects, Duplicates: time.Minute})
 		return err == nil
 	})
 }
