@@ -74,10 +74,10 @@ release-test: ## builds a release twice, compares the bytes, and installs, upgra
 	deploy/packages/test.sh bin/release-1/*.deb
 
 deploy-test: ## checks the image, compose file, chart, alerts and dashboard without an engine; as root, runs nodes
-	cd deploy/test && $(GO) test -count=1 .
+	cd deploy/test && $(GO) test -count=1 -timeout 30m .
 
 console-test: ## every page of the console in chromium, on three nodes; SCREENS=<dir> writes screenshots; 3 minutes
-	cd console/test && $(GO) test -count=1 -v . -args -screens '$(abspath $(SCREENS))'
+	cd console/test && $(GO) test -count=1 -timeout 30m -v . -args -screens '$(abspath $(SCREENS))'
 
 e2e-boltdb: ## the tests of the real binaries over the other log store, boltdb
 	COUNTD_LOG_STORE=boltdb $(GO) test -count=1 -timeout 15m ./cmd/countd/e2e

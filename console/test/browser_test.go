@@ -19,9 +19,6 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// waitMax is generous, for machines that also run other work.
-const waitMax = 30 * time.Second
-
 // browser is a tab in a chromium of its own. It records the page's log messages of errors and its
 // failed requests.
 type browser struct {
@@ -136,24 +133,21 @@ func (b *browser) text(selector string) string {
 	return evaluate[string](b, fmt.Sprintf("document.querySelector(%q)?.textContent ?? ''", selector))
 }
 
-// await waits until an expression is true in the page, and returns how long that took.
-func (b *browser) await(expression string) time.Duration {
+// await waits until an expression is true in the page.
+func (b *browser) await(expression string) {
 	b.t.Helper()
-	began := time.Now()
-	for time.Since(began) < waitMax {
+	for end := time.Now().Add(must.BecomeMax); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if holds, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](expression)); err == nil && holds {
-			return time.Since(began)
+			return
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 	b.t.Fatalf("never true: %s\nthe page is: %s", expression, b.text("body"))
-	return 0
 }
 
 // awaitText waits until an element has a text.
-func (b *browser) awaitText(selector, want string) time.Duration {
+func (b *browser) awaitText(selector, want string) {
 	b.t.Helper()
-	return b.await(fmt.Sprintf("(document.querySelector(%q)?.textContent ?? '').includes(%q)", selector, want))
+	b.await(fmt.Sprintf("(document.querySelector(%q)?.textContent ?? '').includes(%q)", selector, want))
 }
 
 // click presses the button or link with a name, once it is there.

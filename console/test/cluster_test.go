@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -32,7 +33,7 @@ func startCluster(t *testing.T, prepare func(*proctest.Node), args ...string) []
 		n.Start()
 	}
 	for _, n := range nodes {
-		if ready, code := n.WaitReady(waitMax * 2); !ready {
+		if ready, code := n.WaitReady(must.BecomeMax); !ready {
 			t.Fatalf("a node is not ready, exit code %d:\n%s", code, n.Log())
 		}
 	}

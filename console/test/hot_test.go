@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -95,7 +96,7 @@ func checkLists(b *browser, n *proctest.Node, keyspace, column string, limit int
 			if got == want && bound {
 				break
 			}
-			if time.Since(began) > waitMax {
+			if time.Since(began) > must.BecomeMax {
 				b.t.Fatalf("%s of %s shows %s\nwant %s\nand the bound %d", list.name, column, b.text(card), want, answer.OthersAtMost)
 			}
 		}

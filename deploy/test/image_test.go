@@ -11,13 +11,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/countd/countd/internal/must"
 )
 
-// startMax bounds the start of a container, endMax its stop.
-const (
-	startMax = "60s"
-	endMax   = 30 * time.Second
-)
+// startMax bounds the start of a container.
+const startMax = "3m"
 
 // network returns a file that names a network namespace with a loopback of its own, so that the image's ports are free.
 func network(t *testing.T) string {
@@ -118,7 +117,7 @@ func (c *container) signal() {
 func (c *container) wait() int {
 	process := c.process
 	c.process = nil
-	late := time.AfterFunc(endMax, func() { _ = process.Process.Kill() })
+	late := time.AfterFunc(must.BecomeMax, func() { _ = process.Process.Kill() })
 	defer late.Stop()
 	_ = process.Wait()
 	return process.ProcessState.ExitCode()
@@ -133,7 +132,7 @@ func (c *container) stop() int {
 // passes waits until a health check passes. It repeats a failed check, as an engine does.
 func (c *container) passes(check []string) {
 	c.t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(must.BecomeMax); ; time.Sleep(100 * time.Millisecond) {
 		out, exit := c.run(check...)
 		if exit == 0 {
 			return

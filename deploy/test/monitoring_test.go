@@ -262,7 +262,7 @@ func serve(t *testing.T) metrics {
 	do(t, err)
 	n.MustCall("PUT", "/v1/sources/likes", map[string]string{"type": "redis-stream", "addr": queue, "key": "likes"}, nil)
 	m := metrics{reference: readText(t, repository+"/docs/REFERENCE.md")}
-	for end := time.Now().Add(time.Minute); !m.has("countd_source_lag_seconds"); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(must.BecomeMax); !m.has("countd_source_lag_seconds"); time.Sleep(100 * time.Millisecond) {
 		if m.all = "\n" + n.Text("/metrics"); time.Now().After(end) {
 			t.Fatal("the node does not read the source")
 		}
