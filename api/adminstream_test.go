@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/admin"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/replica"
 )
@@ -101,7 +102,7 @@ func TestSnapshotIsClosed(t *testing.T) {
 			response.Body.Close()
 			select {
 			case <-c.closed:
-			case <-time.After(10 * time.Second):
+			case <-time.After(must.BecomeMax):
 				t.Error("it stays open")
 			}
 			l.wantGood()
@@ -174,7 +175,7 @@ func TestRestoreOfBrokenStreams(t *testing.T) {
 	if got := readReply(t, c); got.status != 400 {
 		t.Errorf("answered %d %v", got.status, got.header)
 	}
-	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(must.BecomeMax))
 	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the connection goes on: %v", err)
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/countd/countd/internal/must"
 )
 
 // wantFault checks an answer's status, code and field.
@@ -304,7 +306,7 @@ func (l *fakeServer) raw(text string) reply {
 
 func readReply(t testing.TB, c net.Conn) reply {
 	t.Helper()
-	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(must.BecomeMax))
 	response, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
 		t.Fatalf("cannot read the answer: %v", err)
@@ -395,7 +397,7 @@ type zeros struct{}
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 func TestSlowRequests(t *testing.T) {
-	l := startFakeServer(t, func(c *Config) { c.ReadTimeout = 300 * time.Millisecond })
+	l := startFakeServer(t, func(c *Config) { c.ReadTimeout = time.Second })
 	const head = "POST /v1/counters/posts/incr HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
 	for name, text := range map[string]string{
 		"body":   head + `{"ops":[`,

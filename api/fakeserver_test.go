@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"io"
 	"log/slog"
 	"net"
@@ -14,6 +13,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/countd/countd/inbox"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/proctest"
 	"github.com/countd/countd/shard/tiering"
 )
@@ -53,9 +53,7 @@ func startFakeServer(t testing.TB, change func(*Config)) *fakeServer {
 	}
 	go func() { l.served <- l.server.Serve() }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if err := l.server.Shutdown(ctx); err != nil {
+		if err := l.server.Shutdown(must.Context(t)); err != nil {
 			t.Errorf("Shutdown: %v", err)
 		}
 		if err := <-l.served; err != nil {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/countd/countd/internal/must"
 )
 
 // TestDoubledHeaders checks that the server refuses a header with two values instead of choosing
@@ -76,7 +78,7 @@ func wantProbed(t *testing.T, c net.Conn, in *bufio.Reader, text string) {
 	if _, err := io.WriteString(c, text); err != nil {
 		t.Fatal(err)
 	}
-	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(must.BecomeMax))
 	response, err := http.ReadResponse(in, nil)
 	if err != nil {
 		t.Fatal(err)

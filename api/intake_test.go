@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/countd/countd/internal/must"
 )
 
 // slowCaller is a connection that sends one request after another.
@@ -22,7 +24,7 @@ func (l *fakeServer) dial(t *testing.T) *slowCaller {
 	t.Helper()
 	c, err := net.Dial("tcp", l.server.Addr().String())
 	if err == nil {
-		err = c.SetDeadline(time.Now().Add(time.Minute)) // so that a test fails instead of hanging
+		err = c.SetDeadline(time.Now().Add(must.BecomeMax)) // so that a test fails instead of hanging
 	}
 	if err != nil {
 		t.Fatal(err)

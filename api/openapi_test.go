@@ -377,7 +377,7 @@ func TestOpenAPIExamples(t *testing.T) {
 // testUnfinished sends the examples whose requests never end. It sends them concurrently, because
 // each waits for a timeout.
 func testUnfinished(t *testing.T, c *contract, all []example) {
-	l := startFakeServer(t, func(c *Config) { c.ReadTimeout = 200 * time.Millisecond })
+	l := startFakeServer(t, func(c *Config) { c.ReadTimeout = time.Second })
 	all = slices.DeleteFunc(slices.Clone(all), func(e example) bool { return !e.Unfinished })
 	got := make([]reply, len(all))
 	var wg sync.WaitGroup

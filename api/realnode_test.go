@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -15,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/rows"
@@ -35,9 +35,7 @@ func openReal(t *testing.T, dir string) *shard.Node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { closeReal(t, n) })
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
-	defer cancel()
-	if err := n.WaitReady(ctx); err != nil {
+	if err := n.WaitReady(must.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -46,9 +44,7 @@ func openReal(t *testing.T, dir string) *shard.Node {
 // closeReal closes a node. Closing again does nothing.
 func closeReal(t *testing.T, n *shard.Node) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
-	defer cancel()
-	if err := n.Close(ctx); err != nil {
+	if err := n.Close(must.Context(t)); err != nil {
 		t.Error(err)
 	}
 }
@@ -96,7 +92,7 @@ func shapes(n *shard.Node) []shard.Keyspace {
 // forgetUnread deletes the data of unread numbers that examples create, except counts.
 func forgetUnread(t *testing.T, n *shard.Node) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(must.BecomeMax)
 	for keyspace, w := range map[string]*shard.Write{
 		"unread": {Ops: unread.CursorOps{{ID: 7, Kind: engine.OpDelete}}},
 		"feed":   {Ops: feed.Ops{{Kind: feed.Reset, User: 7}}},
@@ -114,7 +110,7 @@ func deleteRows(t *testing.T, n *shard.Node, ks *shard.Keyspace) {
 	if len(ks.Columns) == 0 {
 		return
 	}
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(must.BecomeMax)
 	rows := rows.Scan{Width: len(ks.Columns), Limit: 10_000}
 	if err := n.Read(ks, &rows, nil, &shard.ReadOptions{Deadline: deadline}); err != nil {
 		t.Fatal(err)

@@ -16,17 +16,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/internal/must"
 )
 
-// eventually polls until ok returns true. what describes the condition.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within 10 s: %s", what)
-		}
-	}
-}
+var eventually = must.Become
 
 func TestPanicIsAnswered(t *testing.T) {
 	l := startFakeServer(t, nil)
@@ -197,7 +191,7 @@ func TestTooManyConnections(t *testing.T) {
 // TestErrorAfterWriteTimeout checks that the server answers a fault on a kept connection even if
 // the write timeout of the previous answer has passed.
 func TestErrorAfterWriteTimeout(t *testing.T) {
-	l := startFakeServer(t, func(c *Config) { c.WriteTimeout = 200 * time.Millisecond })
+	l := startFakeServer(t, func(c *Config) { c.WriteTimeout = time.Second })
 	c, err := net.Dial("tcp", l.server.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -207,7 +201,7 @@ func TestErrorAfterWriteTimeout(t *testing.T) {
 	if got := readReply(t, c); got.status != 200 {
 		t.Fatalf("answered %d", got.status)
 	}
-	time.Sleep(250 * time.Millisecond) // the test needs an expired write timeout
+	time.Sleep(1100 * time.Millisecond) // the test needs an expired write timeout
 	fmt.Fprint(c, "nonsense\r\n\r\n")
 	wantFault(t, readReply(t, c), 400, "invalid_argument", "request")
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/nodetest"
 )
 
@@ -147,7 +148,7 @@ func gated(s *nodetest.Server) *gate {
 
 func (g *gate) await(t *testing.T, n int64) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); g.came.Load() < n; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(must.BecomeMax); g.came.Load() < n; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d requests came, want %d", g.came.Load(), n)
 		}
@@ -434,7 +435,7 @@ func TestWriterStaysInTheWindow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for end := time.Now().Add(20 * time.Second); highest.Load() < first.Load()+client.Window-1; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(must.BecomeMax); highest.Load() < first.Load()+client.Window-1; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("the highest number is %d, the stuck one %d", highest.Load(), first.Load())
 		}

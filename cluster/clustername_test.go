@@ -6,10 +6,10 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/memberlist"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/proctest"
 	"github.com/countd/countd/shard/rpc"
 )
@@ -81,7 +81,7 @@ func TestStrangersPullNobodyIn(t *testing.T) {
 	}
 	w.Seeds([]string{a.Addr()})
 	eventually(t, func() string { return all(sees(w, "a", "b", "w"), sees(a, "a", "b")) })
-	if err := w.Announce(time.Second, func(m *Member) { m.ClusterID = clusterX }); err != nil {
+	if err := w.Announce(must.BecomeMax, func(m *Member) { m.ClusterID = clusterX }); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, func() string { return all(sees(a, "a", "b", "w"), sees(b, "a", "b", "w")) })

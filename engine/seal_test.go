@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/countd/countd/internal/must"
 )
 
 // sealAll checks all segments once and seals those that are due. It returns the number of rows that
@@ -337,7 +339,7 @@ func TestReadersBesideSealing(t *testing.T) {
 	var sealing sync.WaitGroup
 	sealed := 0
 	sealing.Go(func() {
-		for deadline := time.Now().Add(time.Minute); sealed < wanted && time.Now().Before(deadline); {
+		for deadline := time.Now().Add(must.BecomeMax); sealed < wanted && time.Now().Before(deadline); {
 			sealed += sealAll(tab)
 			passes.Add(1)
 		}

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/countd/countd/internal/must"
 )
 
 // A writer applies ops of all kinds. Concurrently a second goroutine seals segments and moves
@@ -62,7 +64,7 @@ func TestTiersBesideTheWriter(t *testing.T) {
 	if testing.Short() {
 		rounds = 15
 	}
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(must.BecomeMax)
 	for round := 0; round < rounds || sealed.Load() < 2*rowsMax && time.Now().Before(deadline); round++ {
 		ops := make([]Op, []int{1, 1, 20, 500, 4000}[r.IntN(5)])
 		from := r.IntN(len(known))

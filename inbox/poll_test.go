@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/feed"
@@ -36,21 +36,17 @@ func openNode(t testing.TB) *shard.Node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
-		defer cancel()
-		if err := n.Close(ctx); err != nil {
+		if err := n.Close(must.Context(t)); err != nil {
 			t.Error(err)
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
-	defer cancel()
-	if err := n.WaitReady(ctx); err != nil {
+	if err := n.WaitReady(must.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	return n
 }
 
-func soon() time.Time { return time.Now().Add(10 * time.Second) }
+func soon() time.Time { return time.Now().Add(must.BecomeMax) }
 
 // follow gives each user a feed with random followees, and gives the authors posts.
 func follow(t testing.TB, n *shard.Node, users, authors uint64, followees func() int) (total int) {
@@ -187,7 +183,7 @@ func TestPartsOfAPollWaitTogether(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := &meeting{Node: n, holds: c.holds, stopped: make(chan struct{})}
 			m.parts.Add(3)
-			late := time.AfterFunc(10*time.Second, func() { close(m.stopped) })
+			late := time.AfterFunc(must.BecomeMax, func() { close(m.stopped) })
 			defer late.Stop()
 			p := Poll{Users: []uint64{1}, Dots: []string{"x"}}
 			if err := NewNumbers(m).Poll(&p, &shard.ReadOptions{Consistency: c.consistency, Deadline: soon()}); err != nil {

@@ -74,7 +74,7 @@ func TestEverywhereWhileAVoteMoves(t *testing.T) {
 			time.Sleep(2 * time.Millisecond) // the votes move for seconds
 		}
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	target := all[0].router.holders(number)
 	for round := range 5 {

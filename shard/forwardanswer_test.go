@@ -62,7 +62,7 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 			answer.Store(&c.answer)
 			g := &shardReplica{number: 1}
 			g.hint.Store(&leader)
-			got, err := n.writer.sendToLeader(within10s(t), g, []*propose.ForwardedPart{part, part})
+			got, err := n.writer.sendToLeader(testContext(t), g, []*propose.ForwardedPart{part, part})
 			for i := range got {
 				err = errors.Join(err, got[i].Err)
 			}
@@ -148,7 +148,7 @@ func TestForwardBesideClose(t *testing.T) {
 				p, op := &part{}, addTo(1, 0, 1)
 				p.writer.Reset(nil, codec.Whole, &dedup.RequestID{})
 				counters.Ops{op}.AppendTo(&p.writer, 1, 0)
-				switch err := wr.forward(g, p, &Write{Deadline: soon()}).Wait(time.NewTimer(time.Minute)); {
+				switch err := wr.forward(g, p, &Write{Deadline: soon()}).Wait(time.NewTimer(eventuallyMax)); {
 				case errors.Is(err, errs.ErrDraining):
 					refused.Add(1)
 				case !errors.Is(err, errs.ErrNoLeader):

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -113,7 +112,7 @@ func TestFullNode(t *testing.T) {
 	}
 	ks := n.Keyspace("posts")
 	add := func(ids ...uint64) error {
-		w := &Write{Deadline: time.Now().Add(10 * time.Second)}
+		w := &Write{Deadline: soon()}
 		for _, id := range ids {
 			w.Ops = append(rowOps(w), engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: 1}}})
 		}
@@ -142,7 +141,7 @@ func TestFullNode(t *testing.T) {
 		t.Errorf("counts %d and %d after a refusal", count(1), count(3))
 	}
 	for column, wider := range map[uint8]bool{2: false, 4: true} {
-		w := &Write{Deadline: time.Now().Add(10 * time.Second), Ops: counters.Ops{
+		w := &Write{Deadline: soon(), Ops: counters.Ops{
 			{ID: 1, Kind: engine.OpDelete},
 			{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: column, Value: 0}}},
 			{ID: 2, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: column, Value: 1}}},
@@ -152,7 +151,7 @@ func TestFullNode(t *testing.T) {
 			t.Errorf("a count in column %d of rows that have some in the first: %v", column, err)
 		}
 	}
-	w := &Write{Deadline: time.Now().Add(10 * time.Second), Ops: counters.Ops{{ID: 9, Kind: engine.OpDelete}}}
+	w := &Write{Deadline: soon(), Ops: counters.Ops{{ID: 9, Kind: engine.OpDelete}}}
 	if err := n.Write(ks, w); err != nil {
 		t.Errorf("a delete: %v", err)
 	}

@@ -15,8 +15,8 @@ const eventuallyMax = must.BecomeMax
 type callNodes = shardtest.Nodes
 
 var (
-	mustDo, eventually          = must.Do, must.Become
-	within10s, mustLeaveNothing = must.Within10s, must.LeaveNothing
+	mustDo, eventually            = must.Do, must.Become
+	testContext, mustLeaveNothing = must.Context, must.LeaveNothing
 )
 
 var errNoDisk = errors.New("the disk is broken")

@@ -26,6 +26,7 @@ import (
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/rpc"
 )
 
 const testClusterID = "000102030405060708090a0b0c0d0e0f"
@@ -87,8 +88,8 @@ func mustStop(t *testing.T, n *Node) {
 	}
 }
 
-// soon returns a deadline that even a busy machine meets.
-func soon() time.Time { return time.Now().Add(30 * time.Second) }
+// soon returns a deadline that even a busy machine meets: the longest of a client's request.
+func soon() time.Time { return time.Now().Add(rpc.CallTimeoutMax) }
 
 func addTo(id uint64, column uint8, delta int64) engine.Op {
 	return engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: column, Value: delta}}}

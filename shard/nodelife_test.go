@@ -59,7 +59,7 @@ func mustAddNone(t *testing.T, before map[string]string) {
 // mustBeFree checks that nobody listens at an address.
 func mustBeFree(t *testing.T, addr string) {
 	t.Helper()
-	if conn, err := net.DialTimeout("tcp", addr, 10*time.Second); err == nil {
+	if conn, err := net.DialTimeout("tcp", addr, eventuallyMax); err == nil {
 		conn.Close()
 		t.Errorf("somebody listens at %s", addr)
 	}
@@ -200,7 +200,7 @@ func TestNodeClosesInOrder(t *testing.T) {
 	eventually(t, "the shards' groups are closed", shard.Closed)
 	eventually(t, "the catalog's group closes", n.registry.meta.Closing)
 	// Calls are served until the catalog's group is closed.
-	_, err = other.Call(within10s(t), cfg.NodeKey, "echo", nil)
+	_, err = other.Call(testContext(t), cfg.NodeKey, "echo", nil)
 	mustDo(t, err)
 	releaseCatalog()
 	eventually(t, "the catalog's group is closed", n.registry.meta.Closed)
@@ -242,7 +242,7 @@ func TestCloseLeavesTheLogToAGroupThatHasNotEnded(t *testing.T) {
 	t.Parallel()
 	n, err := Open(memberConfig(t, t.TempDir(), 1, 1))
 	mustDo(t, err)
-	mustDo(t, n.WaitReady(within10s(t)))
+	mustDo(t, n.WaitReady(testContext(t)))
 	shard := n.registry.shardOf(1).replica.Load().group
 	releaseShard := shard.Hold()
 	ctx, cancel := context.WithCancel(context.Background())

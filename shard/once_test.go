@@ -75,7 +75,7 @@ func TestARetryThatCompletesABatch(t *testing.T) {
 				partial := (*PartialError)(nil)
 				if err := n.Write(ks, w); errors.As(err, &partial) && len(partial.Applied) == 3 {
 					break
-				} else if try > 10*time.Second {
+				} else if try > eventuallyMax {
 					t.Fatalf("it is not told in part: %v", err)
 				}
 			}
@@ -159,7 +159,7 @@ func TestKeyUsedAgainOnAShardWhoseLogIsBehind(t *testing.T) {
 		if errors.As(err, &partial) && errors.Is(err, errs.ErrOverloaded) && slices.Equal(partial.Applied, []uint64{0}) {
 			break
 		}
-		if try > 10*time.Second {
+		if try > eventuallyMax {
 			t.Fatalf("it is told %v", err)
 		}
 	}

@@ -56,7 +56,7 @@ func TestPartialReadsHaveTheRest(t *testing.T) {
 	r := groups[3].replica.Swap(nil) // as if this node had no replica
 	defer groups[3].replica.Store(r)
 	rows := make([]int64, 3)
-	err = n.Get(ks, []uint64{3, 2, 7}, 1, &ReadOptions{Deadline: time.Now().Add(time.Second)}, rows)
+	err = n.Get(ks, []uint64{3, 2, 7}, 1, &ReadOptions{Deadline: time.Now().Add(hinderedMax)}, rows)
 	var some *ReadError
 	if !errors.As(err, &some) || !errors.Is(err, errs.ErrNoQuorum) {
 		t.Fatalf("told %v", err)

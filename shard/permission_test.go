@@ -4,7 +4,6 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -36,13 +35,12 @@ func TestPermissionIsAskedAtEachTry(t *testing.T) {
 	hinder(n, ks, 1, heldGroup{err: raft.ErrNotLeader})
 	p := &asks{refused: 4}
 	w = &Write{Ops: counters.Ops{addTo(2, 0, 1), addTo(3, 0, 1)}, Deadline: soon(), Permission: p}
-	began := time.Now()
 	var partial *PartialError
 	if err := n.Write(ks, w); !errors.As(err, &partial) || !errors.Is(err, errRevoked) || !slices.Equal(partial.Applied, []uint64{2}) || len(partial.Unknown) > 0 {
 		t.Errorf("refused at the fourth try: %v", err)
 	}
-	if p.calls != 4 || time.Since(began) > 10*time.Second {
-		t.Errorf("asked %d times in %v", p.calls, time.Since(began))
+	if p.calls != 4 {
+		t.Errorf("asked %d times", p.calls)
 	}
 	if row := mustGet(t, n, ks, ReadOptions{Consistency: Linearizable}, 2); row[0] != 1 {
 		t.Errorf("row 2 is %v", row)

@@ -59,7 +59,7 @@ func TestQuestionsTravelOnStreams(t *testing.T) {
 		return func() error {
 			read := &remoteRead{route: codec.Whole, consistency: Linearizable, number: q.Number(), keys: make([]uint64, keys)}
 			sent := &sentRead{message: read.appendTo(nil), answerMax: q.Limits(keys).Answer}
-			answers, err := n.reader.sendReads("b")(within10s(t), []*sentRead{sent})
+			answers, err := n.reader.sendReads("b")(testContext(t), []*sentRead{sent})
 			if err == nil {
 				err = answers[0].err
 			}
@@ -71,7 +71,7 @@ func TestQuestionsTravelOnStreams(t *testing.T) {
 		small bool
 	}{
 		"confirm": {small: true, ask: func() error {
-			index, err := p.Confirm(within10s(t), "b", 1)
+			index, err := p.Confirm(testContext(t), "b", 1)
 			if err == nil && index != 9 {
 				t.Errorf("index %d", index)
 			}
@@ -84,7 +84,7 @@ func TestQuestionsTravelOnStreams(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			eventually(t, "the stream is there", func() bool {
 				before := other.answered.Load()
-				_, err := n.streams.Call(within10s(t), "b", "echo", nil, 0)
+				_, err := n.streams.Call(testContext(t), "b", "echo", nil, 0)
 				return err == nil && other.answered.Load() > before
 			})
 			before := other.answered.Load()

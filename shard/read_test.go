@@ -70,8 +70,7 @@ func TestAnyNodeTellsABadToken(t *testing.T) {
 	}
 	for _, n := range all {
 		for id := range uint64(3) {
-			began := time.Now()
-			opt := &ReadOptions{Token: bad, Deadline: began.Add(time.Minute)}
+			opt := &ReadOptions{Token: bad, Deadline: soon()}
 			if err := n.Get(ks, []uint64{id}, 1, opt, make([]int64, 1)); !errors.Is(err, errs.ErrBadToken) {
 				t.Errorf("%s, id %d: %v", n.cfg.NodeName, id, err)
 			}
@@ -108,7 +107,7 @@ func TestReadThatWasGivenUpKeepsItsKeys(t *testing.T) {
 		n.reader.mu.Unlock()
 	}
 	keys := []uint64{1, 2, 3}
-	opt := &ReadOptions{Deadline: time.Now().Add(time.Second)}
+	opt := &ReadOptions{Deadline: time.Now().Add(hinderedMax)}
 	q := &rows.Query{Width: 1}
 	if err := n.reader.fetch(q, &raftfsm.Part{Route: g.first, Keys: keys}, g, nil, opt); !errors.Is(err, errs.ErrNoQuorum) {
 		t.Fatal(err)

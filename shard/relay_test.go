@@ -104,7 +104,7 @@ func TestRelayedCallsTellTheirFate(t *testing.T) {
 	proxy := must.NewCable(t, addr)
 	nodes.Put("c", proxy.Addr())
 	call := func(method string) error {
-		answer, err := a.Call(within10s(t), "b", "relay", []byte(method))
+		answer, err := a.Call(testContext(t), "b", "relay", []byte(method))
 		if err == nil && string(answer) != "done" {
 			t.Errorf("%s: the answer is %q", method, answer)
 		}

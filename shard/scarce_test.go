@@ -39,8 +39,11 @@ func TestReplicasOnAFullDisk(t *testing.T) {
 			mustDo(t, err)
 
 			record.fail(lacking)
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-			defer cancel()
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() { // ends once the catalog has the keyspace, whose replica cannot be opened
+				defer cancel()
+				errs.RetryUntil(ctx, func() bool { _, made := n.Catalog().Keyspaces["later"]; return made })
+			}()
 			if _, err := n.CreateKeyspace(ctx, Keyspace{Name: "later", Columns: []string{"likes"}, Shards: 1}); !errors.Is(err, errs.ErrOutcomeUnknown) {
 				t.Fatalf("created with %v", err)
 			}

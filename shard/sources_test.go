@@ -106,7 +106,7 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)
 	n := all[0]
-	ctx, cancel := context.WithTimeout(t.Context(), 2*eventuallyMax)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	const queue = numbered(1500)
 	source, err := SourcesOf(n).CreateSource(ctx, "numbers", json.RawMessage(`{"type":"test"}`), false)

@@ -29,7 +29,7 @@ func order(t *testing.T, n *Node, o tiering.TieringJob) *tiering.ColdWork {
 func endOf(t *testing.T, n *Node, id string) *tiering.ColdWork {
 	t.Helper()
 	// Each step is followed by a pause of seven times its length, which is long on a busy machine.
-	for end := time.Now().Add(8 * eventuallyMax); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * eventuallyMax); ; time.Sleep(time.Millisecond) {
 		if work := n.tiering.Queue.Report(); work != nil && work.ID == id && !work.Running {
 			return work
 		}

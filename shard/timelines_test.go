@@ -155,7 +155,7 @@ func TestTimelineNamesUnreadableShards(t *testing.T) {
 	defer n.registry.changing.Unlock()
 	r := groups[1].replica.Swap(nil) // as if this node had no replica
 	defer groups[1].replica.Store(r)
-	within := func() *ReadOptions { return &ReadOptions{Deadline: time.Now().Add(time.Second)} }
+	within := func() *ReadOptions { return &ReadOptions{Deadline: time.Now().Add(hinderedMax)} }
 	q := NewestPosts{Authors: []uint64{0, 1, 2, 3, 4, 5}, Limit: 10}
 	posts, unreadable, err := n.Newest(ks, &q, within())
 	if want := []Post{{ID: 15, Author: 5}, {ID: 13, Author: 3}, {ID: 12, Author: 2}, {ID: 10, Author: 0}}; err != nil || !slices.Equal(posts, want) || !slices.Equal(unreadable, []int{1}) {

@@ -51,8 +51,7 @@ func TestUnknownTriesAreNotForgotten(t *testing.T) {
 			ks := n.Keyspace("posts")
 			g := n.registry.groups.Load().byFirst[ks.FirstGroup].all[0]
 			r := g.replica.Load()
-			const waitMax = 20 * time.Second
-			for wait := 300 * time.Millisecond; wait < waitMax; wait *= 4 {
+			for wait := 300 * time.Millisecond; wait < eventuallyMax; wait *= 4 {
 				var lost atomic.Bool
 				fickle := &fickleGroup{Group: r.group}
 				fickle.lose = func() { lost.Store(true); met(r.proposer.Load()) }

@@ -311,9 +311,9 @@ func (f *heldFuture) Error() error  { <-f.done; return f.err }
 func (*heldFuture) Index() uint64   { return 0 }
 func (f *heldFuture) Response() any { return f.response }
 
-// hinderedMax is how long a hindered write keeps trying: an unhindered write is applied
-// within that time on a busy machine too.
-const hinderedMax = 4 * time.Second
+// hinderedMax is how long a hindered request keeps trying: an unhindered one is answered within
+// that time on a busy machine too.
+const hinderedMax = 10 * time.Second
 
 // hinder puts a heldGroup between a shard and its log, and returns it.
 func hinder(n *Node, ks *Keyspace, shard int, h heldGroup) *heldGroup {

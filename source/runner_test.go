@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/source/sink"
 	"github.com/countd/countd/source/sink/sinktest"
 )
@@ -60,7 +61,7 @@ func eventually(t interface {
 	Fatalf(string, ...any)
 }, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(must.BecomeMax); !holds(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("it never came to be that %s", what)
 		}

@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/countd/countd/internal/must"
 )
 
 const withFile = "name: a\ntype: redis-stream\naddr: h:1\nkey: k\npassword-file: "
@@ -71,7 +73,7 @@ func TestSecrets(t *testing.T) {
 		select {
 		case of := <-done:
 			return of.access.Password, of.err
-		case <-time.After(20 * time.Second):
+		case <-time.After(must.BecomeMax):
 			t.Fatalf("%s: it waits", name)
 		}
 		return "", nil

@@ -41,7 +41,7 @@ func TestCommitBelowIdleShards(t *testing.T) {
 	}
 	_, stop := startRunner(testConfig(t, ""), q, c)
 	defer stop()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+	for end := time.Now().Add(must.BecomeMax); time.Now().Before(end); {
 		q.add(like(2, 1)) // for shard 0
 		select {
 		case why := <-ahead:

@@ -124,7 +124,7 @@ func TestFilesHang(t *testing.T) {
 					if err != nil {
 						t.Error(err)
 					}
-				case <-time.After(time.Minute):
+				case <-time.After(must.BecomeMax):
 					close(back)
 					t.Fatal("the list hangs")
 				}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
@@ -119,7 +120,7 @@ func TestPoisonedBatch(t *testing.T) {
 	row := func() (counts [3]int64) {
 		ks := st.node.Keyspace("posts")
 		all := make([]int64, len(ks.Columns))
-		need(0, st.node.Read(ks, &rows.Query{Width: len(all), Rows: all}, []uint64{1}, &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: time.Now().Add(30 * time.Second)}))(t)
+		need(0, st.node.Read(ks, &rows.Query{Width: len(all), Rows: all}, []uint64{1}, &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: time.Now().Add(must.BecomeMax)}))(t)
 		return [3]int64{all[ks.Column("like")], all[ks.Column("repost")], all[ks.Column("comment")]}
 	}
 	if got, want := row(), [3]int64{150, 100, 50}; got != want {

@@ -271,9 +271,7 @@ func startCluster(t testing.TB, partitions int, id string) *started {
 		if n := st.queue.opened(); n != 0 {
 			t.Errorf("%d brokers are left open", n)
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		if err := st.node.Close(ctx); err != nil {
+		if err := st.node.Close(must.Context(t)); err != nil {
 			t.Error(err)
 		}
 	})
@@ -302,7 +300,7 @@ func need[T any](v T, err error) func(t testing.TB) T {
 // eventually waits until holds is true for the source, and returns the source.
 func (st *started) eventually(what string, holds func(*Source) bool) *Source {
 	st.t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(must.BecomeMax); ; time.Sleep(5 * time.Millisecond) {
 		of := need(st.Get(st.t.Context(), "likes"))(st.t)
 		if holds(of) {
 			return of
@@ -339,7 +337,7 @@ func (st *started) count(id uint64) int64 {
 	st.t.Helper()
 	ks := st.node.Keyspace("posts")
 	row := make([]int64, len(ks.Columns))
-	err := st.node.Read(ks, &rows.Query{Width: len(row), Rows: row}, []uint64{id}, &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: time.Now().Add(30 * time.Second)})
+	err := st.node.Read(ks, &rows.Query{Width: len(row), Rows: row}, []uint64{id}, &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: time.Now().Add(must.BecomeMax)})
 	if err != nil {
 		st.t.Fatal(err)
 	}

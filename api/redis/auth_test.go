@@ -12,6 +12,7 @@ import (
 
 	"github.com/countd/countd/api/apitest"
 	"github.com/countd/countd/auth"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
@@ -327,10 +328,10 @@ func TestNobodyTakesNoSharedMemory(t *testing.T) {
 // TestNobodyDoesNotStay checks that a client that does not authenticate is disconnected soon.
 func TestNobodyDoesNotStay(t *testing.T) {
 	a, cluster := apitest.OpenAuth(t, auth.Enforce)
-	s := serve(t, newFakeNode(), func(c *Config) { c.Auth, c.ArriveTimeout = a, 500*time.Millisecond })
+	s := serve(t, newFakeNode(), func(c *Config) { c.Auth, c.ArriveTimeout = a, 2*time.Second })
 	c := loggedIn(t, s, cluster.Token(t, "web", grant("writer", "posts")))
 	nobody := dial(t, s)
-	if err := nobody.conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := nobody.conn.SetReadDeadline(time.Now().Add(must.BecomeMax)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := nobody.conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {

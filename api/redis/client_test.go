@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/internal/must"
 )
 
 // serve runs a server over a backend until the test ends.
@@ -37,9 +38,7 @@ func serve(t testing.TB, b Backend, change func(*Config)) *Server {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve() }() // the cleanup ends it
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if err := errors.Join(s.Shutdown(ctx), <-served); err != nil {
+		if err := errors.Join(s.Shutdown(must.Context(t)), <-served); err != nil {
 			t.Error(err)
 		}
 		if used, helpers := s.shared.Memory.Used(), s.helpers.Used(); used+helpers != 0 {
@@ -63,7 +62,7 @@ func dial(t testing.TB, s *Server) *client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	_ = conn.SetDeadline(time.Now().Add(must.BecomeMax))
 	return &client{t, conn, bufio.NewReader(conn)}
 }
 

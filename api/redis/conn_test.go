@@ -13,6 +13,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/countd/countd/internal/must"
 )
 
 // nullConn accepts everything that is written.
@@ -50,15 +52,7 @@ func counted(c prometheus.Counter) float64 {
 	return m.GetCounter().GetValue()
 }
 
-// until polls for a condition.
-func until(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
+var until = must.Become
 
 // The replies to a pipeline do not depend on how the network splits it.
 func TestPipelineInPieces(t *testing.T) {
@@ -169,7 +163,7 @@ func TestTimeouts(t *testing.T) {
 // A client may send without a pause, so that the end of each command arrives with the beginning of
 // the next one. Each command still has its own time to arrive.
 func TestEndlessPipeline(t *testing.T) {
-	const arrive = time.Second
+	const arrive = 3 * time.Second
 	s := serve(t, newFakeNode(), func(c *Config) { c.ArriveTimeout = arrive })
 	c := dial(t, s)
 	next := "*1\r\n$4\r\nPI"

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -19,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/proctest"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/storage"
@@ -109,15 +109,11 @@ func openNode(t testing.TB) *shard.Node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
-		defer cancel()
-		if err := n.Close(ctx); err != nil {
+		if err := n.Close(must.Context(t)); err != nil {
 			t.Error(err)
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	if err := n.WaitReady(ctx); err != nil {
+	if err := n.WaitReady(must.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -149,7 +145,7 @@ const (
 // command, and omits their replies from the result, also from the reply to an EXEC.
 func (p *peer) do(t *testing.T, pipeline [][]string, forgets bool) []string {
 	t.Helper()
-	_ = p.conn.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = p.conn.SetDeadline(time.Now().Add(must.BecomeMax))
 	var out []byte
 	var extra []int // number of scripts after each command
 	for _, words := range pipeline {

@@ -7,10 +7,10 @@ import (
 	"net/http/httptest"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/client/admin"
+	"github.com/countd/countd/internal/must"
 )
 
 // TestCallsOfClient checks that the calls use the token, retries and keys of the client. In the
@@ -30,7 +30,7 @@ func TestCallsOfClient(t *testing.T) {
 		_, _ = io.WriteString(w, `{"nodes":[{"id":"n1"}],"applied":1}`)
 	}))
 	defer server.Close()
-	c, err := client.New(client.Config{Addrs: []string{server.URL}, Token: "secret", Retry: client.Retry{For: 10 * time.Second}})
+	c, err := client.New(client.Config{Addrs: []string{server.URL}, Token: "secret", Retry: client.Retry{For: must.BecomeMax}})
 	if err != nil {
 		t.Fatal(err)
 	}

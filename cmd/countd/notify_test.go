@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/countd/countd/internal/must"
 )
 
 // The messages to systemd have the format of sd_notify(3). Without a socket, nothing is sent.
@@ -22,7 +24,7 @@ func TestNotifier(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(must.BecomeMax)); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("NOTIFY_SOCKET", path)

@@ -2,16 +2,15 @@ package cold
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/scarce"
 )
 
@@ -35,8 +34,7 @@ func checkRecord(t testing.TB, r *Records, key uint64, version uint32, want stri
 	t.Helper()
 	v := r.Capture()
 	defer v.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
+	ctx := must.Context(t)
 	for name, read := range map[string]func() ([]byte, error){
 		"read":    func() ([]byte, error) { return r.Read(ctx, key, version) },
 		"now":     func() ([]byte, error) { return r.ReadNow(key, version) },

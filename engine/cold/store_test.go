@@ -17,6 +17,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/scarce"
 )
 
@@ -549,7 +550,7 @@ func TestReadsThatWereGivenUp(t *testing.T) {
 	}
 	cancel()
 	readers.Wait()
-	for deadline := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > before; runtime.Gosched() {
+	for deadline := time.Now().Add(must.BecomeMax); runtime.NumGoroutine() > before; runtime.Gosched() {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
 		}

@@ -39,7 +39,13 @@ func TestEntriesWaitForTheMachine(t *testing.T) {
 			d.group = d.open(1)
 			d.give(joins(10, 10)...)
 			failing.Store(true)
-			time.AfterFunc(2*time.Second, func() { failing.Store(false) })
+			go func() { // ends after the first failures
+				for failed.Load() == 0 {
+					time.Sleep(time.Millisecond)
+				}
+				time.Sleep(2 * time.Second)
+				failing.Store(false)
+			}()
 			d.give(joins(20, 20)...)
 			d.flush()
 			if failing.Load() || failed.Load() == 0 {

@@ -74,7 +74,7 @@ func (f *Fates) Start(t *testing.T, call Call) {
 func (f *Fates) callOne(t *testing.T, call Call) {
 	id := f.next.Add(1)
 	request := append(binary.BigEndian.AppendUint64(nil, id), make([]byte, rand.IntN(3000))...)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), BecomeMax)
 	defer cancel()
 	_, err := call(ctx, "b", "count", request)
 	f.told.Store(id, err)

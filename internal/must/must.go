@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// BecomeMax is how long a test waits for a condition. A busy machine with few cores needs many
-// times as long as an idle machine.
-const BecomeMax = time.Minute
+// BecomeMax is how long a test waits for a condition, a call or bytes of a connection. Only a failing
+// test waits so long. A busy machine with few cores needs many times as long as an idle machine.
+const BecomeMax = 3 * time.Minute
 
 // Become polls until holds returns true. After BecomeMax it ends the test.
 func Become(t testing.TB, what string, holds func() bool) {

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 )
 
 // Nodes holds the addresses of the nodes of a test.
@@ -38,9 +37,9 @@ func (n *Nodes) Put(node, addr string) {
 // Echo answers a call with its request.
 func Echo(_ context.Context, request []byte) ([]byte, error) { return request, nil }
 
-// Within10s returns a context for one call.
-func Within10s(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+// Context returns a context that ends after BecomeMax, or with the test.
+func Context(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), BecomeMax)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -41,9 +41,6 @@ import (
 	"github.com/countd/countd/sources"
 )
 
-// callTimeout bounds each step that a Server takes on its node.
-const callTimeout = 15 * time.Second
-
 // Server is a node behind a front, whose URL it embeds. Set Fail before the first request;
 // SetFail changes it between requests.
 type Server struct {
@@ -129,12 +126,10 @@ func (s *Server) dir() string {
 	return filepath.Join(dir, "groups")
 }
 
-// within fails the test if a step fails or takes longer than callTimeout.
+// within fails the test if a step fails or takes longer than must.BecomeMax.
 func (s *Server) within(step func(context.Context) error) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
-	defer cancel()
-	if err := step(ctx); err != nil {
+	if err := step(must.Context(s.t)); err != nil {
 		s.t.Error(err)
 	}
 }
@@ -153,7 +148,7 @@ func (s *Server) RowOf(keyspace string, id uint64) []int64 {
 	node := s.Node()
 	ks := node.Keyspace(keyspace)
 	row := make([]int64, len(ks.Columns))
-	opt := &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: time.Now().Add(callTimeout)}
+	opt := &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: time.Now().Add(must.BecomeMax)}
 	if err := node.Read(ks, &rows.Query{Width: len(row), Rows: row}, []uint64{id}, opt); err != nil {
 		s.t.Errorf("row %d of %s: %v", id, keyspace, err)
 	}
@@ -180,7 +175,7 @@ func (s *Server) Put(id uint64, counts ...int64) {
 		op.Cells = append(op.Cells, engine.Cell{Column: uint8(column), Value: count})
 	}
 	node := s.Node()
-	if err := node.Write(node.Keyspace(kinds.KeyspacePosts), &shard.Write{Ops: counters.Ops{op}, Deadline: time.Now().Add(callTimeout)}); err != nil {
+	if err := node.Write(node.Keyspace(kinds.KeyspacePosts), &shard.Write{Ops: counters.Ops{op}, Deadline: time.Now().Add(must.BecomeMax)}); err != nil {
 		s.t.Errorf("cannot set row %d: %v", id, err)
 	}
 }
@@ -192,7 +187,7 @@ func (s *Server) Rows() int {
 	node := s.Node()
 	ks, n := node.Keyspace(kinds.KeyspacePosts), 0
 	for after, has, more := uint64(0), false, true; more; has = true {
-		opt := &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: time.Now().Add(callTimeout)}
+		opt := &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: time.Now().Add(must.BecomeMax)}
 		got := rows.Scan{Width: len(ks.Columns), Limit: page, After: after, HasAfter: has, Dropped: ks.Dropped}
 		if err := node.Read(ks, &got, nil, opt); err != nil {
 			s.t.Errorf("cannot scan: %v", err)
@@ -223,7 +218,7 @@ func (s *Server) ForgetProducers() {
 	s.t.Helper()
 	node := s.Node()
 	ks := node.Keyspace(kinds.KeyspacePosts)
-	w := &shard.Write{ID: dedup.ByProducer([]byte("another"), uint64(time.Now().UnixNano())), Deadline: time.Now().Add(callTimeout)}
+	w := &shard.Write{ID: dedup.ByProducer([]byte("another"), uint64(time.Now().UnixNano())), Deadline: time.Now().Add(must.BecomeMax)}
 	var ops counters.Ops
 	for id := range uint64(ks.Shards) {
 		ops = append(ops, engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 0}}})

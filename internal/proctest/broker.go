@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/countd/countd/internal/must"
 )
 
 // Server is a running program other than countd, such as a broker. It ends with the test.
@@ -78,7 +80,7 @@ func (s *Server) start(t testing.TB) {
 	if s.live, err = run(Site{}, cmd); err != nil {
 		t.Fatalf("cannot start %s: %v", filepath.Base(s.name), err)
 	}
-	for end := time.Now().Add(readyTimeout); ; time.Sleep(pollEvery) {
+	for end := time.Now().Add(must.BecomeMax); ; time.Sleep(pollEvery) {
 		conn, err := net.Dial("tcp", s.Addr)
 		if err == nil {
 			conn.Close()

@@ -100,9 +100,9 @@ func (d *digests) check() {
 
 // AwaitAgreement waits until all replicas of each group have the same index and digest, and returns
 // how long that took. The test must not write in the meantime.
-func (c *Cluster) AwaitAgreement(timeout time.Duration, nodes ...*Member) time.Duration {
+func (c *Cluster) AwaitAgreement(nodes ...*Member) time.Duration {
 	c.t.Helper()
-	return c.await(timeout, func() string {
+	return c.await(func() string {
 		v := look(nodes)
 		for _, n := range nodes {
 			if _, answers := v.status[n]; !answers {

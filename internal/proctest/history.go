@@ -12,13 +12,15 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+
+	"github.com/countd/countd/internal/must"
 )
 
 const (
 	historyColumn   = "view"
 	opsOfIDMax      = 200 // number of ops after which clients stop using an id, because the cost of the check grows faster than the history
 	unknownsOfIDMax = 4   // bound on ops of unknown outcome, because the check tries each of them at every later time
-	checkTimeout    = 20 * time.Second
+	checkTimeout    = must.BecomeMax
 	boundedBy       = time.Second // default of max_staleness
 	outsider        = 99          // the test's own client number in pictures, for its calls of Read
 )

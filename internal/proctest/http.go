@@ -8,18 +8,16 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"time"
 
 	"github.com/countd/countd/client/admin"
+	"github.com/countd/countd/internal/must"
 )
-
-const callTimeout = 15 * time.Second
 
 // Call sends one request with body as JSON, or without a body if body is nil. It decodes the JSON
 // answer into answer if answer is not nil. It returns the status. If no complete answer arrives, it
 // returns an error, and the request may have been applied.
 func (n *Node) Call(method, path string, body, answer any) (int, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), must.BecomeMax)
 	defer cancel()
 	return n.Send(ctx, method, path, nil, body, answer)
 }
@@ -88,7 +86,7 @@ func (n *Node) MustCall(method, path string, body, answer any) {
 // Text returns the body of the answer to GET path, such as /metrics. The status must be 200.
 func (n *Node) Text(path string) string {
 	n.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), must.BecomeMax)
 	defer cancel()
 	status, text, err := n.ask(ctx, http.MethodGet, path, nil, nil)
 	if err != nil || status != http.StatusOK {

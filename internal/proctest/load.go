@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/countd/countd/internal/must"
 )
 
 const (
@@ -18,7 +20,7 @@ const (
 	loadHotIDs    = 4   // number of ids that receive half of the ops
 	// finishTimeout bounds the time from the begin of a write to its answer once the load is being
 	// stopped.
-	finishTimeout = 30 * time.Second
+	finishTimeout = must.BecomeMax
 	// RequestDeadline is how long a client of a load waits. A request whose tries together take
 	// longer has failed, unless the machine itself stalled meanwhile. The API has the same default.
 	RequestDeadline = 5 * time.Second
@@ -84,15 +86,15 @@ func (c *Cluster) StartLoad(clients int, pace time.Duration) *Load {
 
 // End stops the load and checks at the given nodes that
 //
-//  1. all replicas of a group become equal within a timeout, and never differed at one index;
+//  1. all replicas of a group become equal, and never differed at one index;
 //  2. each count is the sum of the acknowledged writes, as every node reads it;
 //  3. one order explains all answers of the history.
 //
 // It returns how long it took until the replicas were equal.
-func (l *Load) End(timeout time.Duration, nodes ...*Member) (alike time.Duration) {
+func (l *Load) End(nodes ...*Member) (alike time.Duration) {
 	l.t.Helper()
 	l.Stop()
-	alike = l.cluster.AwaitAgreement(timeout, nodes...)
+	alike = l.cluster.AwaitAgreement(nodes...)
 	l.checkCounts(nodes)
 	l.History.check()
 	l.digests.check()

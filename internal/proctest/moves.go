@@ -71,7 +71,7 @@ func (n *Member) OrderMove(group uint32, from, to *Member) (refused string) {
 // Move orders the move of a replica through the node at, and waits until the move is complete.
 func (c *Cluster) Move(at *Member, group uint32, from, to *Member) {
 	c.t.Helper()
-	c.await(settleTimeout, func() string {
+	c.await(func() string {
 		p := at.PlacedAt(group)
 		switch {
 		case p == nil:
@@ -92,7 +92,7 @@ func (c *Cluster) Move(at *Member, group uint32, from, to *Member) {
 // holds none.
 func (c *Cluster) AwaitReplica(n *Member, group uint32, held bool) time.Duration {
 	c.t.Helper()
-	return c.await(settleTimeout, func() string {
+	return c.await(func() string {
 		s, err := n.status(c.t.Context())
 		if err != nil {
 			return fmt.Sprintf("%s does not answer: %v", n.Name, err)
@@ -108,7 +108,7 @@ func (c *Cluster) AwaitReplica(n *Member, group uint32, held bool) time.Duration
 // these voters.
 func (c *Cluster) AwaitSettled(at *Member, group uint32, voters int) (p *Placed) {
 	c.t.Helper()
-	c.await(settleTimeout, func() string {
+	c.await(func() string {
 		if p = at.PlacedAt(group); p == nil || !p.Settled() || len(p.Voters) != voters {
 			return fmt.Sprintf("group %d is not settled with %d voters: %+v", group, voters, p)
 		}

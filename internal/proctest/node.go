@@ -26,10 +26,6 @@ const (
 	// polls take processor time from the starting node.
 	pollEvery    = 5 * time.Millisecond
 	pollEveryMax = 50 * time.Millisecond
-	// readyTimeout is generous, for busy machines. Tests of the start time have limits of their
-	// own.
-	readyTimeout = 30 * time.Second
-	stopTimeout  = 30 * time.Second
 )
 
 // Node is one node: a data directory and addresses, which stay the same over restarts. At most one
@@ -164,7 +160,7 @@ func (n *Node) Start() {
 func (n *Node) StartReady() {
 	n.t.Helper()
 	n.Start()
-	if ready, code := n.WaitReady(readyTimeout); !ready {
+	if ready, code := n.WaitReady(must.BecomeMax); !ready {
 		n.t.Fatalf("countd is not ready (exit code %d, if it ended):\n%s", code, n.Log())
 	}
 }
@@ -192,13 +188,13 @@ func (n *Node) WaitReady(timeout time.Duration) (ready bool, code int) {
 
 // Exited waits for the end of the process and returns its exit code, or -1 if a signal ended the
 // process.
-func (n *Node) Exited(timeout time.Duration) int {
+func (n *Node) Exited() int {
 	n.t.Helper()
 	select {
 	case <-n.live.exited:
 		return n.live.code
-	case <-time.After(timeout):
-		n.t.Fatalf("countd runs on after %v:\n%s", timeout, n.Log())
+	case <-time.After(must.BecomeMax):
+		n.t.Fatalf("countd runs on:\n%s", n.Log())
 		return 0
 	}
 }
@@ -221,7 +217,7 @@ func (n *Node) Signal(s syscall.Signal) {
 func (n *Node) Stop() {
 	n.t.Helper()
 	n.Signal(syscall.SIGTERM)
-	if code := n.Exited(stopTimeout); code != 0 {
+	if code := n.Exited(); code != 0 {
 		n.t.Fatalf("countd stopped with exit code %d:\n%s", code, n.Log())
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/countd/countd/internal/must"
 )
 
 // WritesResume sends writes to the given shards of posts, through the nodes, until each shard has
@@ -18,7 +20,7 @@ func (c *Cluster) WritesResume(start time.Time, shards []int, nodes ...*Member) 
 		writers.Go(func() { // ends with an answer, or with the timeout
 			o := op{strconv.Itoa(shard + c.Shards("posts")), map[string]int64{"repost": 1}}
 			r := &request{method: http.MethodPost, path: "/v1/counters/posts/incr", body: map[string]any{"ops": []op{o}}}
-			for node := nodes[i%len(nodes)]; time.Since(start) < settleTimeout; node = after(nodes, node) {
+			for node := nodes[i%len(nodes)]; time.Since(start) < must.BecomeMax; node = after(nodes, node) {
 				var a answer
 				if try := node.try(c.t.Context(), r, RequestDeadline, &a); try.fate == done {
 					took[i] = time.Since(start)
@@ -31,7 +33,7 @@ func (c *Cluster) WritesResume(start time.Time, shards []int, nodes ...*Member) 
 	writers.Wait()
 	for i, d := range took {
 		if d == 0 {
-			c.t.Fatalf("shard %d takes no writes after %v", shards[i], settleTimeout)
+			c.t.Fatalf("shard %d takes no writes after %v", shards[i], must.BecomeMax)
 		}
 	}
 	slices.Sort(took)

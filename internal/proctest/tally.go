@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/countd/countd/internal/must"
 )
 
 const (
@@ -84,14 +86,14 @@ func (y *Tally) added(n *Member, acked int64, try outcome, count int64) {
 // AddAll sends increments through the nodes in turn until count increments are acknowledged.
 func (y *Tally) AddAll(count int, nodes ...*Member) {
 	y.t.Helper()
-	end := time.Now().Add(settleTimeout)
+	end := time.Now().Add(must.BecomeMax)
 	for i := 0; count > 0; i++ {
 		if y.Add(nodes[i%len(nodes)], tryTimeout) {
 			count--
 			continue
 		}
 		if time.Now().After(end) {
-			y.t.Fatalf("%d increments are not acknowledged after %v", count, settleTimeout)
+			y.t.Fatalf("%d increments are not acknowledged after %v", count, must.BecomeMax)
 		}
 		time.Sleep(tryPause)
 	}
@@ -144,9 +146,9 @@ func (y *Tally) AcknowledgedBy(nodes ...*Member) (sum int64) {
 func (y *Tally) Check(nodes ...*Member) {
 	y.t.Helper()
 	for _, n := range nodes {
-		for end := time.Now().Add(settleTimeout); !y.Read(n, tryTimeout); time.Sleep(tryPause) {
+		for end := time.Now().Add(must.BecomeMax); !y.Read(n, tryTimeout); time.Sleep(tryPause) {
 			if time.Now().After(end) {
-				y.t.Errorf("%s does not answer a linearizable read after %v", n.Name, settleTimeout)
+				y.t.Errorf("%s does not answer a linearizable read after %v", n.Name, must.BecomeMax)
 				break
 			}
 		}

@@ -50,7 +50,7 @@ func (v view) leader(group uint32) (leader *Member, term uint64) {
 // excluded nodes report.
 func (c *Cluster) AwaitVoters(voters int, excluded ...*Member) time.Duration {
 	c.t.Helper()
-	return c.await(settleTimeout, func() string {
+	return c.await(func() string {
 		v := look(c.Others(excluded...))
 		if len(v.replicas) < 2 {
 			return "no groups"
@@ -68,7 +68,7 @@ func (c *Cluster) AwaitVoters(voters int, excluded ...*Member) time.Duration {
 // replicas only on these.
 func (c *Cluster) AwaitLed(excluded ...*Member) time.Duration {
 	c.t.Helper()
-	return c.await(settleTimeout, func() string {
+	return c.await(func() string {
 		v := look(c.Others(excluded...))
 		for id := range v.replicas {
 			if leader, _ := v.leader(id); leader == nil {
@@ -104,7 +104,7 @@ func groupWrong(v view, id uint32, replicas map[*Member]admin.Group, voters int)
 // of them, and the shards that this node leads.
 func (c *Cluster) LeaderOfMost() (leader *Member, led []int) {
 	c.t.Helper()
-	c.await(settleTimeout, func() string {
+	c.await(func() string {
 		v, all, by := look(c.Nodes()), 0, map[*Member][]int{}
 		for id, replicas := range v.replicas {
 			if n, _ := v.leader(id); n != nil && replicas[n].Keyspace == "posts" {
@@ -133,7 +133,7 @@ func (c *Cluster) LeaderOfMost() (leader *Member, led []int) {
 func (c *Cluster) AwaitShares(excluded ...*Member) time.Duration {
 	c.t.Helper()
 	nodes, shards := c.Others(excluded...), c.AllShards()
-	return c.await(placeTimeout, func() string {
+	return c.await(func() string {
 		held, led := look(nodes).shares(nodes)
 		text := fmt.Sprintf("held %v, led %v", held, led)
 		switch {
@@ -150,7 +150,7 @@ func (c *Cluster) AwaitShares(excluded ...*Member) time.Duration {
 func (c *Cluster) AwaitGone(gone *Member) time.Duration {
 	c.t.Helper()
 	others := c.Others(gone)
-	return c.await(placeTimeout, func() string {
+	return c.await(func() string {
 		v := look(others)
 		for _, n := range others {
 			for _, known := range v.status[n].Nodes {

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/countd/countd/internal/must"
 )
 
 func isClosed(c <-chan struct{}) bool {
@@ -246,7 +248,7 @@ func TestCatalogIsFollowed(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 3 {
 		wg.Go(func() {
-			deadline := time.After(20 * time.Second)
+			deadline := time.After(must.BecomeMax)
 			for index := uint64(0); ; {
 				v := c.View()
 				if v.Applied < index {

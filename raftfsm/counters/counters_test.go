@@ -53,8 +53,6 @@ func TestResultsAreTheProposers(t *testing.T) {
 
 func TestWaitApplied(t *testing.T) {
 	one := entryOf(0, []engine.Op{add(1, 0, 1)})
-	soon := func() time.Time { return time.Now().Add(10 * time.Second) }
-
 	t.Run("applied before", func(t *testing.T) {
 		c := newCounters(t)
 		c.Apply(codectest.Command(3, one))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
@@ -34,13 +35,7 @@ func TestHotRowsBesideAHungDisk(t *testing.T) {
 			}
 		})
 	}
-	end := time.Now().Add(15 * time.Second)
-	for hung.reads.Load() == 0 {
-		if time.Now().After(end) {
-			t.Fatal("no read has come to the disk")
-		}
-		time.Sleep(time.Millisecond) // the poll
-	}
+	must.Become(t, "a read comes to the disk", func() bool { return hung.reads.Load() > 0 })
 	page := []uint64{24_996 << 20, 24_997 << 20, 24_998 << 20, 24_999 << 20}
 	hot := make(chan []int64)
 	go func() { // ends after the write
@@ -56,7 +51,7 @@ func TestHotRowsBesideAHungDisk(t *testing.T) {
 		if want := []int64{497, 498, 499, 500}; !slices.Equal(rows, want) {
 			t.Errorf("the page reads %v, want %v", rows, want)
 		}
-	case <-time.After(15 * time.Second):
+	case <-time.After(must.BecomeMax):
 		t.Error("rows in memory wait for the disk")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
@@ -18,7 +19,7 @@ import (
 	"github.com/countd/countd/raftfsm/rows"
 )
 
-func soon() time.Time { return time.Now().Add(10 * time.Second) }
+func soon() time.Time { return time.Now().Add(must.BecomeMax) }
 
 // answerOf returns the encoding of an answer that consists of words.
 func answerOf(words ...int64) []byte {

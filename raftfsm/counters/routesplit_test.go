@@ -5,7 +5,6 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
@@ -46,7 +45,7 @@ func TestReadsBesideASplit(t *testing.T) {
 		s := splitOf(m, early, parts)
 		count := func(route codec.Route) (read int, err error) {
 			p := &raftfsm.Part{Route: route, Keys: all}
-			if err = raftfsm.Answer(&rows.Query{Width: 1}, m, p, true, time.Now().Add(time.Minute)); err != nil {
+			if err = raftfsm.Answer(&rows.Query{Width: 1}, m, p, true, soon()); err != nil {
 				return 0, err
 			}
 			for _, n := range p.Words {
@@ -235,7 +234,7 @@ func TestAttemptsAreDecidedByTheLog(t *testing.T) {
 		}
 		sum := int64(0)
 		p := &raftfsm.Part{Route: all[0].Route(), Keys: []uint64{0, parts, 2 * parts, 3 * parts, 4 * parts, 5 * parts}}
-		if err := raftfsm.Answer(&rows.Query{Width: 1}, all[0], p, true, time.Now().Add(time.Minute)); err != nil {
+		if err := raftfsm.Answer(&rows.Query{Width: 1}, all[0], p, true, soon()); err != nil {
 			t.Fatal(err)
 		}
 		for _, n := range p.Words {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/must"
 )
 
 // exact returns the largest counts by reading and sorting all rows.
@@ -29,7 +30,7 @@ func exact(t *testing.T, table *engine.Table, column uint8, limit int) (rows []e
 	return rows[:min(len(rows), limit)]
 }
 
-func soon() time.Time { return time.Now().Add(time.Minute) }
+func soon() time.Time { return time.Now().Add(must.BecomeMax) }
 
 // While ops of any kind run concurrently with queries and scans, each answer is in order. Whenever
 // the ops pause, the answer is exact. That includes ties, packed rows, deletions of the top rows, and

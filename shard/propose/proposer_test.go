@@ -205,7 +205,7 @@ func TestProposerGroupsWhatWaits(t *testing.T) {
 	}
 	want := int64(0)
 	for i, q := range append(first, waiting...) {
-		if err := waitFor(p, q, 10*time.Second); err != nil {
+		if err := waitFor(p, q, must.BecomeMax); err != nil {
 			t.Fatal(err)
 		}
 		for op := range q.Ops {
@@ -270,7 +270,7 @@ func TestEntryDoesNotWaitForThoseWhoStayAway(t *testing.T) {
 	g.settle(g.entry(t, 1), nil)
 	q := mustSubmit(t, p, 1, 1, 0)
 	g.settle(g.entry(t, 2), nil)
-	if err := waitFor(p, q, 10*time.Second); err != nil || g.get(1) != 102 {
+	if err := waitFor(p, q, must.BecomeMax); err != nil || g.get(1) != 102 {
 		t.Errorf("%v, %d were counted", err, g.get(1))
 	}
 	p.Close()
@@ -364,7 +364,7 @@ func TestProposerIsBounded(t *testing.T) {
 		p, g := newFakeProposer(t)
 		q := mustSubmit(t, p, 1, QueueOpsMax+1, 0)
 		g.settle(g.entry(t, 0), nil)
-		if err := waitFor(p, q, 10*time.Second); err != nil {
+		if err := waitFor(p, q, must.BecomeMax); err != nil {
 			t.Error(err)
 		}
 		mustSubmit(t, p, 1, QueueOpsMax+1, 0) // once a proposal is answered, its space is free
@@ -398,7 +398,7 @@ func TestDeadlineInTheQueueWithdraws(t *testing.T) {
 		g.settle(g.entry(t, i), nil)
 	}
 	for _, q := range []*Proposal{kept, last} {
-		if err := waitFor(p, q, 10*time.Second); err != nil {
+		if err := waitFor(p, q, must.BecomeMax); err != nil {
 			t.Error(err)
 		}
 	}
@@ -457,7 +457,7 @@ func TestProposerTellsErrorsApart(t *testing.T) {
 			p, g := newFakeProposer(t)
 			q := mustSubmit(t, p, 1, 1, 0)
 			g.settle(g.entry(t, 0), test.answer)
-			err := waitFor(p, q, 10*time.Second)
+			err := waitFor(p, q, must.BecomeMax)
 			if !errors.Is(err, test.want) || errors.Is(err, errs.ErrNoLeader) == errors.Is(err, errs.ErrOutcomeUnknown) {
 				t.Errorf("told %v, want %v", err, test.want)
 			}
@@ -473,7 +473,7 @@ func TestFailedGroupLeavesOutcomesUnknown(t *testing.T) {
 	waiting := mustSubmit(t, p, 1, 1, 0)
 	close(g.failCh) // the group's futures never complete
 	for _, q := range append(all, waiting) {
-		if err := waitFor(p, q, 10*time.Second); !errors.Is(err, errs.ErrOutcomeUnknown) {
+		if err := waitFor(p, q, must.BecomeMax); !errors.Is(err, errs.ErrOutcomeUnknown) {
 			t.Errorf("told %v", err)
 		}
 	}
@@ -499,7 +499,7 @@ func TestProposerCloseAnswersEverything(t *testing.T) {
 						return
 					}
 					taken.Add(1)
-					if err := waitFor(p, q, 10*time.Second); err != nil {
+					if err := waitFor(p, q, must.BecomeMax); err != nil {
 						t.Errorf("answered %v", err)
 					}
 				}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/countd/countd/shard/errs"
 )
@@ -27,7 +26,7 @@ func TestDiskFailsBesideAnEndedWait(t *testing.T) {
 	if err := future.Error(); err == nil {
 		t.Error("the entry was answered")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), eventuallyMax)
 	defer cancel()
 	if err := g.Close(ctx, false); err == nil && len(told) == 0 {
 		t.Error("nobody heard of the failure")

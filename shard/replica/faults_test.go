@@ -124,7 +124,7 @@ func (f *faultRun) leaders(do func(*Replica)) {
 
 // again closes a replica, even if its disk is full or hangs, and opens it on a disk with space.
 func (f *faultRun) again(i int) {
-	mustCloseWithin(f.t, f.groups[i], 10*time.Second, false)
+	mustClose(f.t, f.groups[i])
 	f.stores[i].set(nil, nil)
 	f.fsms[i] = &sumFSM{}
 	f.cfgs[i].FSM = f.fsms[i]

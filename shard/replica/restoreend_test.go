@@ -5,7 +5,6 @@ import (
 	"context"
 	"io"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -61,7 +60,7 @@ func TestCloseAtTheEndOfARestore(t *testing.T) {
 	<-f.began
 	closed := make(chan error, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), eventuallyMax)
 		defer cancel()
 		closed <- p.Close(ctx, false)
 	}()

@@ -127,8 +127,9 @@ func mustHaveStopped(t *testing.T, g *Replica, told chan error) {
 }
 
 func TestHungDiskStopsTheGroup(t *testing.T) {
+	t.Parallel()
 	var hanging atomic.Int32
-	const stallMax = time.Second // longer than a busy machine pauses a process
+	const stallMax = 3 * time.Second // longer than a busy machine pauses a process
 	g, stores, told := startFaulty(t, func(c *Config) {
 		c.DiskStallMax = stallMax
 		c.Hangs = func(hangs bool) {
@@ -235,7 +236,7 @@ func mustNotWaitForDisk(t *testing.T, call func() error) {
 		if !errors.Is(err, errRaftWaits) {
 			t.Error(err)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(eventuallyMax):
 		t.Error("it waits for the disk")
 	}
 }

@@ -76,7 +76,7 @@ func ask(t *testing.T, l *Batcher[int, int], ctx context.Context, q int) <-chan 
 func TestBatcherGathersWhatWaits(t *testing.T) {
 	s := newLaneSends()
 	l := testLane(t, s.config())
-	ctx := within10s(t)
+	ctx := testContext(t)
 	answers := []<-chan laneAnswer{ask(t, l, ctx, 1)}
 	if got := <-s.began; len(got) != 1 {
 		t.Errorf("first batch %v", got)
@@ -107,10 +107,10 @@ func TestBatcherBounds(t *testing.T) {
 	t.Run("bytes of a batch", func(t *testing.T) {
 		s := newLaneSends()
 		l := testLane(t, s.config())
-		ask(t, l, within10s(t), 1)
+		ask(t, l, testContext(t), 1)
 		<-s.began
 		for _, q := range []int{60, 40, 1, 500, 2} {
-			ask(t, l, within10s(t), q)
+			ask(t, l, testContext(t), q)
 		}
 		for _, want := range []int{2, 1, 1, 1} { // [60 40], [1], [500] although it is larger than a batch, [2]
 			s.let <- struct{}{}
@@ -123,21 +123,21 @@ func TestBatcherBounds(t *testing.T) {
 		s := newLaneSends()
 		l := testLane(t, s.config())
 		for range s.config().Items {
-			ask(t, l, within10s(t), 1)
+			ask(t, l, testContext(t), 1)
 		}
-		if _, err := l.Do(within10s(t), 1); !errors.Is(err, errs.ErrOverloaded) {
+		if _, err := l.Do(testContext(t), 1); !errors.Is(err, errs.ErrOverloaded) {
 			t.Errorf("error %v", err)
 		}
 		<-s.began
 		s.let <- struct{}{}
 		<-s.began
-		ask(t, l, within10s(t), 1)
+		ask(t, l, testContext(t), 1)
 	})
 	t.Run("bytes of the queue", func(t *testing.T) {
 		s := newLaneSends()
 		l := testLane(t, s.config())
-		ask(t, l, within10s(t), 5000) // more than the bound, but accepted because the batcher is empty
-		if _, err := l.Do(within10s(t), 1); !errors.Is(err, errs.ErrOverloaded) {
+		ask(t, l, testContext(t), 5000) // more than the bound, but accepted because the batcher is empty
+		if _, err := l.Do(testContext(t), 1); !errors.Is(err, errs.ErrOverloaded) {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -147,10 +147,10 @@ func TestBatcherBounds(t *testing.T) {
 		cfg.InFlight = 3
 		l := testLane(t, cfg)
 		for range 3 {
-			ask(t, l, within10s(t), 1)
+			ask(t, l, testContext(t), 1)
 			<-s.began
 		}
-		ask(t, l, within10s(t), 1)
+		ask(t, l, testContext(t), 1)
 		l.mu.Lock()
 		if l.mu.running != 3 || len(l.mu.queue) != 1 {
 			t.Errorf("%d run, %d wait", l.mu.running, len(l.mu.queue))
@@ -174,7 +174,7 @@ func TestBatcherDeadlines(t *testing.T) {
 		})
 	}
 	run("while it waits", func(t *testing.T, s *laneSends, l *Batcher[int, int]) {
-		ask(t, l, within10s(t), 1)
+		ask(t, l, testContext(t), 1)
 		<-s.began
 		short, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
 		defer cancel()
@@ -182,7 +182,7 @@ func TestBatcherDeadlines(t *testing.T) {
 		if !errors.Is(err, errs.ErrOverloaded) || !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrCallLost) {
 			t.Errorf("error %v", err)
 		}
-		third := ask(t, l, within10s(t), 3)
+		third := ask(t, l, testContext(t), 3)
 		s.let <- struct{}{}
 		if got := <-s.began; len(got) != 1 || got[0] != 3 {
 			t.Errorf("batch %v", got)
@@ -193,7 +193,7 @@ func TestBatcherDeadlines(t *testing.T) {
 		}
 	})
 	run("over before it is taken", func(t *testing.T, s *laneSends, l *Batcher[int, int]) {
-		ask(t, l, within10s(t), 1)
+		ask(t, l, testContext(t), 1)
 		<-s.began
 		// Nobody waits for this question, as if its asker had no processor time.
 		it := &batchItem[int, int]{question: 2, deadline: time.Now().Add(-time.Second), done: make(chan struct{})}
@@ -276,9 +276,9 @@ func TestBatcherGivenUpBeforeItIsSent(t *testing.T) {
 func TestBatcherClose(t *testing.T) {
 	s := newLaneSends()
 	l := testLane(t, s.config())
-	sent := ask(t, l, within10s(t), 1)
+	sent := ask(t, l, testContext(t), 1)
 	<-s.began
-	waiting := ask(t, l, within10s(t), 2)
+	waiting := ask(t, l, testContext(t), 2)
 	l.Close()
 	if got := <-sent; !errors.Is(got.err, context.Canceled) {
 		t.Errorf("what was sent: %v", got.err)
@@ -286,7 +286,7 @@ func TestBatcherClose(t *testing.T) {
 	if got := <-waiting; !errors.Is(got.err, errs.ErrDraining) {
 		t.Errorf("what waited: %v", got.err)
 	}
-	if _, err := l.Do(within10s(t), 3); !errors.Is(err, errs.ErrDraining) {
+	if _, err := l.Do(testContext(t), 3); !errors.Is(err, errs.ErrDraining) {
 		t.Errorf("after close: %v", err)
 	}
 	l.Close()
@@ -295,11 +295,11 @@ func TestBatcherClose(t *testing.T) {
 func TestBatcherWithTheWrongAnswers(t *testing.T) {
 	cfg := newLaneSends().config()
 	cfg.Send = func(context.Context, []int) ([]int, error) { return []int{1, 2}, nil }
-	if _, err := testLane(t, cfg).Do(within10s(t), 1); !errors.Is(err, ErrCallLost) {
+	if _, err := testLane(t, cfg).Do(testContext(t), 1); !errors.Is(err, ErrCallLost) {
 		t.Errorf("two answers: %v", err)
 	}
 	cfg.Send = func(context.Context, []int) ([]int, error) { return nil, ErrNotSent }
-	if _, err := testLane(t, cfg).Do(within10s(t), 1); !errors.Is(err, ErrNotSent) {
+	if _, err := testLane(t, cfg).Do(testContext(t), 1); !errors.Is(err, ErrNotSent) {
 		t.Errorf("an error: %v", err)
 	}
 }

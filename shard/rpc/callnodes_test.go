@@ -29,11 +29,11 @@ func (n *callNodes) node(t testing.TB, name string, handlers map[string]Handler)
 	return c
 }
 
-var within10s, mustLeaveNothing = must.Within10s, must.LeaveNothing
+var testContext, mustLeaveNothing = must.Context, must.LeaveNothing
 
 func mustEcho(t *testing.T, from *Calls, node, text string) {
 	t.Helper()
-	got, err := from.Call(within10s(t), node, "echo", []byte(text))
+	got, err := from.Call(testContext(t), node, "echo", []byte(text))
 	if err != nil || string(got) != text {
 		t.Fatalf("echo of %q: %q, %v", text, got, err)
 	}

@@ -26,7 +26,7 @@ func TestCallsCarryBytes(t *testing.T) {
 	for _, size := range []int{0, 1, 100, 70_000, MessageBytesMax} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			request := bytes.Repeat([]byte{'x', 'y'}, size/2+1)[:size]
-			got, err := a.Call(within10s(t), "b", "echo", request)
+			got, err := a.Call(testContext(t), "b", "echo", request)
 			if err != nil || !bytes.Equal(got, request) {
 				t.Errorf("%d bytes came back, %v", len(got), err)
 			}
@@ -63,22 +63,22 @@ func TestCallsCarryErrors(t *testing.T) {
 		"other": func(context.Context, []byte) ([]byte, error) { return nil, errors.New("of no code") },
 		"large": func(context.Context, []byte) ([]byte, error) { return make([]byte, MessageBytesMax+1), nil },
 	})
-	_, err := a.Call(within10s(t), "b", "fail", []byte("c.1"))
+	_, err := a.Call(testContext(t), "b", "fail", []byte("c.1"))
 	var told *Error
 	if !errors.As(err, &told) || !errors.Is(err, errs.ErrNoLeader) || LeaderHint(err) != "c.1" || told.Text != "group 7: "+errs.ErrNoLeader.Error() {
 		t.Errorf("fail: %v", err)
 	}
-	_, err = a.Call(within10s(t), "b", "other", nil)
+	_, err = a.Call(testContext(t), "b", "other", nil)
 	if !errors.As(err, &told) || told.Code != CodeOther || errors.Is(err, ErrCallLost) || errors.Is(err, ErrNotSent) {
 		t.Errorf("other: %v", err)
 	}
-	if _, err = a.Call(within10s(t), "b", "large", nil); !errors.As(err, &told) || !errors.Is(err, ErrTooLarge) {
+	if _, err = a.Call(testContext(t), "b", "large", nil); !errors.As(err, &told) || !errors.Is(err, ErrTooLarge) {
 		t.Errorf("large: %v", err)
 	}
-	if _, err = a.Call(within10s(t), "b", "unheard", nil); !errors.Is(err, ErrNoMethod) {
+	if _, err = a.Call(testContext(t), "b", "unheard", nil); !errors.Is(err, ErrNoMethod) {
 		t.Errorf("unheard: %v", err)
 	}
-	_, err = a.Call(within10s(t), "b", "echo", make([]byte, MessageBytesMax+1))
+	_, err = a.Call(testContext(t), "b", "echo", make([]byte, MessageBytesMax+1))
 	if !errors.Is(err, ErrNotSent) || !errors.Is(err, ErrTooLarge) {
 		t.Errorf("too large a request: %v", err)
 	}
@@ -103,7 +103,7 @@ func TestCallsThatAreNotSent(t *testing.T) {
 	for _, name := range []string{"unknown", "down", "of another cluster", "silent"} {
 		t.Run(name, func(t *testing.T) {
 			for range 3 {
-				if _, err := a.Call(within10s(t), name, "echo", nil); !errors.Is(err, ErrNotSent) || errors.Is(err, ErrCallLost) {
+				if _, err := a.Call(testContext(t), name, "echo", nil); !errors.Is(err, ErrNotSent) || errors.Is(err, ErrCallLost) {
 					t.Errorf("error %v", err)
 				}
 			}
@@ -139,10 +139,15 @@ func TestCallsEndWithTheirCaller(t *testing.T) {
 	}})
 	mustEcho(t, a, "b", "they are connected")
 	t.Run("deadline", func(t *testing.T) {
-		const soon = time.Second // a call that is not sent by then reaches no handler
-		ctx, cancel := context.WithTimeout(context.Background(), soon)
-		defer cancel()
-		_, err := a.Call(ctx, "b", "wait", nil)
+		soon, err := time.Second, error(nil)
+		for ; ; soon *= 2 { // until the machine sends the call before its deadline
+			ctx, cancel := context.WithTimeout(context.Background(), soon)
+			_, err = a.Call(ctx, "b", "wait", nil)
+			cancel()
+			if !errors.Is(err, ErrNotSent) || soon > must.BecomeMax {
+				break
+			}
+		}
 		var told *Error // the handler may notice the deadline at the same time as the caller
 		if !errors.As(err, &told) && (!errors.Is(err, ErrCallLost) || !errors.Is(err, context.DeadlineExceeded)) {
 			t.Errorf("error %v", err)
@@ -187,7 +192,7 @@ func TestCallsRefuseWhatIsTooMuch(t *testing.T) {
 	var wg sync.WaitGroup
 	for range handlersMax {
 		wg.Go(func() {
-			if _, err := a.Call(within10s(t), "b", "slow", []byte("x")); err != nil {
+			if _, err := a.Call(testContext(t), "b", "slow", []byte("x")); err != nil {
 				t.Error(err)
 			}
 		})
@@ -195,14 +200,14 @@ func TestCallsRefuseWhatIsTooMuch(t *testing.T) {
 	eventually(t, "all slots are taken", func() bool { return running.Load() == handlersMax })
 	t.Run("for one caller", func(t *testing.T) {
 		var told *Error
-		if _, err := a.Call(within10s(t), "b", "echo", nil); !errors.Is(err, errs.ErrOverloaded) || errors.As(err, &told) {
+		if _, err := a.Call(testContext(t), "b", "echo", nil); !errors.Is(err, errs.ErrOverloaded) || errors.As(err, &told) {
 			t.Errorf("error %v", err)
 		}
 	})
 	t.Run("for the node", func(t *testing.T) {
 		for _, size := range []int{1, MessageBytesMax} {
 			var told *Error
-			if _, err := a2.Call(within10s(t), "b", "echo", make([]byte, size)); !errors.Is(err, errs.ErrOverloaded) || !errors.As(err, &told) {
+			if _, err := a2.Call(testContext(t), "b", "echo", make([]byte, size)); !errors.Is(err, errs.ErrOverloaded) || !errors.As(err, &told) {
 				t.Errorf("%d bytes: %v", size, err)
 			}
 		}
@@ -220,7 +225,7 @@ func TestCallsRefuseWhatIsTooMuch(t *testing.T) {
 	mustEcho(t, a2, "b", "there is room again")
 
 	b.server.held.Store(requestBytesMax)
-	if _, err := a.Call(within10s(t), "b", "echo", []byte("x")); !errors.Is(err, errs.ErrOverloaded) {
+	if _, err := a.Call(testContext(t), "b", "echo", []byte("x")); !errors.Is(err, errs.ErrOverloaded) {
 		t.Errorf("with the memory full: %v", err)
 	}
 	if held := b.server.held.Add(-requestBytesMax); held != 0 {
@@ -236,12 +241,12 @@ func TestCallsFindANodeWhereItIs(t *testing.T) {
 	mustEcho(t, a, "b", "before")
 	b.Close()
 	mustDo(t, b.cfg.Mux.Close())
-	if _, err := a.Call(within10s(t), "b", "echo", nil); !errors.Is(err, ErrNotSent) {
+	if _, err := a.Call(testContext(t), "b", "echo", nil); !errors.Is(err, ErrNotSent) {
 		t.Errorf("while it is down: %v", err)
 	}
 	nodes.node(t, "b", nil) // at another address
 	eventually(t, "it answers at its new address", func() bool {
-		_, err := a.Call(within10s(t), "b", "echo", nil)
+		_, err := a.Call(testContext(t), "b", "echo", nil)
 		return err == nil
 	})
 	nodes.Put("b", "")
@@ -250,7 +255,7 @@ func TestCallsFindANodeWhereItIs(t *testing.T) {
 		defer a.mu.Unlock()
 		return a.mu.peers["b"] == nil
 	})
-	if _, err := a.Call(within10s(t), "b", "echo", nil); !errors.Is(err, ErrNotSent) {
+	if _, err := a.Call(testContext(t), "b", "echo", nil); !errors.Is(err, ErrNotSent) {
 		t.Errorf("once it is forgotten: %v", err)
 	}
 }
@@ -275,17 +280,11 @@ func TestCallsFindThatAPeerIsCut(t *testing.T) {
 	<-started
 	release := proxy.Hold()
 	defer release()
-	begin := time.Now()
-	if err := <-lost; !errors.Is(err, ErrCallLost) {
+	if err := <-lost; !errors.Is(err, ErrCallLost) || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v", err)
 	}
-	if took := time.Since(begin); took > CallTimeoutMax/2 {
-		t.Errorf("found after %v", took)
-	} else {
-		t.Logf("found after %v", took)
-	}
 	eventually(t, "its handler is cancelled", func() bool { return len(b.server.slots) == 0 })
-	if _, err := a.Call(within10s(t), "b", "echo", nil); !errors.Is(err, ErrNotSent) {
+	if _, err := a.Call(testContext(t), "b", "echo", nil); !errors.Is(err, ErrNotSent) {
 		t.Errorf("while it is cut: %v", err)
 	}
 }
@@ -304,7 +303,7 @@ func TestCallsDoubtASilentPeer(t *testing.T) {
 	mustEcho(t, a, "b", "there")
 	release := proxy.Hold()
 	eventually(t, "the peer is doubted", func() bool { return a.Doubtful("b") })
-	if _, err := a.Call(within10s(t), "b", "echo", nil); !errors.Is(err, ErrNotSent) {
+	if _, err := a.Call(testContext(t), "b", "echo", nil); !errors.Is(err, ErrNotSent) {
 		t.Errorf("while it is silent: %v", err)
 	}
 	a.mu.Lock()
@@ -315,7 +314,7 @@ func TestCallsDoubtASilentPeer(t *testing.T) {
 	}
 	release()
 	eventually(t, "the peer is called again", func() bool {
-		_, err := a.Call(within10s(t), "b", "echo", nil)
+		_, err := a.Call(testContext(t), "b", "echo", nil)
 		return err == nil
 	})
 }
@@ -350,7 +349,7 @@ func TestCallsClose(t *testing.T) {
 	results := map[string]chan error{"soon": make(chan error, 1), "never": make(chan error, 1)}
 	for method, err := range results {
 		go func() {
-			_, e := a.Call(within10s(t), "b", method, nil)
+			_, e := a.Call(testContext(t), "b", method, nil)
 			err <- e
 		}()
 		<-began
@@ -358,7 +357,7 @@ func TestCallsClose(t *testing.T) {
 	closed := make(chan struct{})
 	go func() { b.Close(); close(closed) }()
 	eventually(t, "no new calls are taken", func() bool {
-		_, err := a.Call(within10s(t), "b", "echo", nil)
+		_, err := a.Call(testContext(t), "b", "echo", nil)
 		return err != nil
 	})
 	close(soon)
@@ -372,7 +371,7 @@ func TestCallsClose(t *testing.T) {
 	if n := ended.Load(); n != 2 {
 		t.Errorf("%d handlers have ended", n)
 	}
-	if _, err := b.Call(within10s(t), "a", "echo", nil); !errors.Is(err, errs.ErrDraining) {
+	if _, err := b.Call(testContext(t), "a", "echo", nil); !errors.Is(err, errs.ErrDraining) {
 		t.Errorf("a call after close: %v", err)
 	}
 	b.Close()
@@ -417,7 +416,7 @@ func TestCallsDoNotSurviveAPanic(t *testing.T) {
 	if os.Getenv(asked) != "" {
 		var nodes callNodes
 		a := nodes.node(t, "a", map[string]Handler{"panic": func(context.Context, []byte) ([]byte, error) { panic("of a handler") }})
-		_, _ = a.Call(within10s(t), "a", "panic", nil)
+		_, _ = a.Call(testContext(t), "a", "panic", nil)
 		return
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")

@@ -56,7 +56,7 @@ func TestStreamsOfCalls(t *testing.T) {
 	})
 	open := func(request string) *Stream {
 		t.Helper()
-		s, err := a.Stream(within10s(t), "b", "pieces", []byte(request))
+		s, err := a.Stream(testContext(t), "b", "pieces", []byte(request))
 		mustDo(t, err)
 		t.Cleanup(s.Close)
 		return s
@@ -85,10 +85,10 @@ func TestStreamsOfCalls(t *testing.T) {
 	if err := <-cancelled; err == nil {
 		t.Error("the handler is not told that its caller has gone")
 	}
-	if _, err := a.Stream(within10s(t), "nobody", "pieces", nil); !errors.Is(err, ErrNotSent) {
+	if _, err := a.Stream(testContext(t), "nobody", "pieces", nil); !errors.Is(err, ErrNotSent) {
 		t.Errorf("to a node that is not known: %v", err)
 	}
-	unheard, err := a.Stream(within10s(t), "b", "unheard", nil)
+	unheard, err := a.Stream(testContext(t), "b", "unheard", nil)
 	mustDo(t, err)
 	defer unheard.Close()
 	if _, err := unheard.Next(); !errors.Is(err, ErrNoMethod) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -58,7 +59,7 @@ func TestMuxRefusesAGroupTwice(t *testing.T) {
 
 func mustBeClosed(t *testing.T, conn net.Conn) {
 	t.Helper()
-	mustDo(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+	mustDo(t, conn.SetReadDeadline(time.Now().Add(must.BecomeMax)))
 	if n, err := conn.Read(make([]byte, 1)); n > 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the connection is open: %d bytes, %v", n, err)
 	}

@@ -68,7 +68,8 @@ func TestWritesWithoutAFile(t *testing.T) {
 	done := make(chan struct{})
 	defer close(done)
 	var hung atomic.Bool
-	go WatchStalls(100*time.Millisecond, l, votes, new(StallGauge), stop, func(storing, _ Hang) {
+	// The two waits of a change together take longer than the watchdog allows a write.
+	go WatchStalls(800*time.Millisecond, l, votes, new(StallGauge), stop, func(storing, _ Hang) {
 		if storing.Hangs {
 			hung.Store(true)
 		}

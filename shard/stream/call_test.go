@@ -100,7 +100,7 @@ func TestSmallCallsTravelOnStreams(t *testing.T) {
 		t.Helper()
 		before := b.onStream.Load()
 		request := bytes.Repeat([]byte("x"), bytesOf)
-		got, err := a.streams.Call(within10s(t), "b", "echo", request, answerBytes)
+		got, err := a.streams.Call(testContext(t), "b", "echo", request, answerBytes)
 		if err != nil || !bytes.Equal(got, request) {
 			t.Fatalf("%d bytes back, %v", len(got), err)
 		}
@@ -113,7 +113,7 @@ func TestSmallCallsTravelOnStreams(t *testing.T) {
 	if echoed(streamRequestMax+1, 0) || echoed(1, streamAnswerMax+1) {
 		t.Error("a larger one does")
 	}
-	if _, err := a.onStreamOnly(within10s(t), "b", "nothing", nil); !errors.Is(err, rpc.ErrNoMethod) {
+	if _, err := a.onStreamOnly(testContext(t), "b", "nothing", nil); !errors.Is(err, rpc.ErrNoMethod) {
 		t.Errorf("of a method that there is not: %v", err)
 	}
 }
@@ -213,8 +213,7 @@ func TestLargeAnswersWaitForTheirTurn(t *testing.T) {
 	}})
 	proxy := must.NewCable(t, b.mux.Addr().String())
 	nodes.Put("b", proxy.Addr())
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := testContext(t)
 	eventually(t, "the stream is there", func() bool { _, err := a.onStreamOnly(ctx, "b", "echo", nil); return err == nil })
 	c := a.streams.peer("b").now()
 	errs := make(chan error, calls)
@@ -253,7 +252,7 @@ func TestLateStreamAnswerIsNobodys(t *testing.T) {
 		<-release
 		return request, nil
 	}})
-	eventually(t, "the stream is there", func() bool { _, err := a.onStreamOnly(within10s(t), "b", "echo", nil); return err == nil })
+	eventually(t, "the stream is there", func() bool { _, err := a.onStreamOnly(testContext(t), "b", "echo", nil); return err == nil })
 	c := a.streams.peer("b").now()
 	soon, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
@@ -262,7 +261,7 @@ func TestLateStreamAnswerIsNobodys(t *testing.T) {
 	}
 	second := make(chan string)
 	go func() {
-		got, err := c.ask(within10s(t), "late", []byte("second"))
+		got, err := c.ask(testContext(t), "late", []byte("second"))
 		second <- fmt.Sprint(string(got), err)
 	}()
 	heard := c.heard.Load()
@@ -334,7 +333,7 @@ func TestStreamCallCarriesItsTime(t *testing.T) {
 		ended <- ctx.Err()
 		return nil, ctx.Err()
 	}})
-	eventually(t, "the stream is there", func() bool { _, err := a.onStreamOnly(within10s(t), "b", "echo", nil); return err == nil })
+	eventually(t, "the stream is there", func() bool { _, err := a.onStreamOnly(testContext(t), "b", "echo", nil); return err == nil })
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := a.onStreamOnly(ctx, "b", "wait", nil); err == nil {

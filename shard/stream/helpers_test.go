@@ -16,8 +16,8 @@ type callNodes = shardtest.Nodes
 var (
 	testAppend, testHeartbeat, taking = shardtest.Append, shardtest.Heartbeat, shardtest.Taking
 
-	mustDo, eventually          = must.Do, must.Become
-	within10s, mustLeaveNothing = must.Within10s, must.LeaveNothing
+	mustDo, eventually            = must.Do, must.Become
+	testContext, mustLeaveNothing = must.Context, must.LeaveNothing
 )
 
 func testMux(t *testing.T) *rpc.Mux { return shardtest.Mux(t, rpc.MuxConfig{}) }

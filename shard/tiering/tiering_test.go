@@ -100,7 +100,7 @@ func TestMovingRowsRests(t *testing.T) {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(15 * time.Second):
+	case <-time.After(must.BecomeMax):
 		t.Error("there is a rest while memory is tight, or the node is stopping")
 	}
 }
@@ -122,7 +122,7 @@ func TestRestEndsWhenMemoryIsTight(t *testing.T) {
 	room.MemoryTight.Store(true)
 	select {
 	case <-rested:
-	case <-time.After(10 * HeadroomTick):
+	case <-time.After(must.BecomeMax):
 		t.Error("the rest goes on")
 	}
 	close(stopping)

@@ -41,7 +41,7 @@ func (db *database) dsn() string {
 func (db *database) do(t *testing.T, f func(*pgx.Conn) error) {
 	t.Helper()
 	var err error
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(must.BecomeMax); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if db.conn == nil || db.conn.IsClosed() {
 			if db.conn, err = pgx.Connect(t.Context(), db.dsn()); err != nil {
 				continue

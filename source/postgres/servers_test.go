@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -75,7 +74,7 @@ func TestTwoServers(t *testing.T) {
 	b.mu.Unlock()
 	one.exec(t, "ALTER SYSTEM SET max_wal_senders = 0")
 	one.Restart(t)
-	for end := time.Now().Add(time.Minute); ; {
+	for end := time.Now().Add(must.BecomeMax); ; {
 		var stalled *source.StalledError
 		_, _, err := b.Bounds(t.Context(), 0)
 		if errors.As(err, &stalled) && strings.Contains(err.Error(), "another one") {
@@ -192,10 +191,8 @@ func TestLongComparison(t *testing.T) {
 	}
 	db.exec(t, "INSERT INTO unpublished SELECT generate_series(1, 100000)")
 	q.Write(t, brokertest.Like(1, 1), brokertest.Like(1, 1))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
 	gotOn := 0
-	again, err := b.Again(ctx, 0, first, source.Position{Hi: 1 << 62}, func() { gotOn++ })
+	again, err := b.Again(must.Context(t), 0, first, source.Position{Hi: 1 << 62}, func() { gotOn++ })
 	if err != nil || len(again.Messages) != 2 || gotOn < 2 {
 		t.Errorf("%+v, %v; it got on %d times", again, err, gotOn)
 	}

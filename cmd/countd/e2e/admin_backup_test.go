@@ -113,7 +113,7 @@ func TestAdminVerifyFindsADifference(t *testing.T) {
 	at, other := c.Nodes()[0], c.Nodes()[2]
 	ctl[ctlVerify](t, at, "verify")
 	at.MustCall(http.MethodPost, incrPath, map[string]any{"ops": []op{{"21", map[string]int64{"like": 63}}}}, nil)
-	c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
+	c.AwaitAgreement(c.Nodes()...)
 	other.Kill()
 	logs, err := filepath.Glob(filepath.Join(other.Dir, "groups", "00001.*", "raft.db"))
 	if err != nil || len(logs) != 1 {

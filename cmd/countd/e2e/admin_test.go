@@ -95,7 +95,7 @@ func startLoad(t *testing.T, c *proctest.Cluster) *load {
 func (l *load) end(nodes ...*proctest.Member) {
 	l.t.Helper()
 	during := l.inTime(time.Now())
-	l.End(agreeTimeout(), nodes...)
+	l.End(nodes...)
 	l.t.Logf("load: %v", during)
 }
 

@@ -110,7 +110,7 @@ func (c *closedNode) redis(lines ...string) {
 	conn, err := net.Dial("tcp", c.Redis)
 	must.Do(c.t, err)
 	defer conn.Close()
-	must.Do(c.t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	must.Do(c.t, conn.SetDeadline(time.Now().Add(must.BecomeMax)))
 	_, err = io.WriteString(conn, strings.Join(append(lines, "QUIT"), "\r\n")+"\r\n")
 	must.Do(c.t, err)
 	_, err = io.Copy(io.Discard, bufio.NewReader(conn))

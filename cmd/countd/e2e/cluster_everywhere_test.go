@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
-	"time"
 
 	"github.com/countd/countd/internal/proctest"
 )
@@ -53,11 +52,11 @@ func TestClusterEverywhere(t *testing.T) {
 		}
 		return true
 	})
-	c.AwaitAgreement(placementMax, c.Nodes()...)
+	c.AwaitAgreement(c.Nodes()...)
 	last.Kill()
 	write(2)
 	last.StartReady()
-	c.AwaitAgreement(placementMax, c.Nodes()...)
+	c.AwaitAgreement(c.Nodes()...)
 	first.MustCtl("verify")
 
 	for _, n := range c.Others(last) {
@@ -89,11 +88,8 @@ func TestClusterEverywhere(t *testing.T) {
 	last.MustCtl("keyspace", "everywhere", "users", "--off")
 	c.AwaitVoters(voters)
 	eventually(t, "users has the replicas of its voters alone", func() bool { return usersReplicas(c) == voters*usersShards })
-	c.AwaitAgreement(placementMax, c.Nodes()...)
+	c.AwaitAgreement(c.Nodes()...)
 }
-
-// placementMax bounds the wait for equal replicas while the placement still moves some of them.
-const placementMax = 30 * time.Second
 
 // usersReplicas returns how many replicas of the keyspace users the nodes hold.
 func usersReplicas(c *proctest.Cluster) (replicas int) {

@@ -40,7 +40,7 @@ func TestClusterGrowsAndReplaces(t *testing.T) {
 				live = replaced(t, c)
 			}
 			during := load.inTime(grown)
-			load.End(agreeTimeout(), live...)
+			load.End(live...)
 			t.Logf("while nodes joined: %v", during)
 			t.Logf("after that: %v", load.Between(grown, time.Now()))
 		})

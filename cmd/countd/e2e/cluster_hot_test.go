@@ -50,7 +50,7 @@ func TestClusterHot(t *testing.T) {
 			}
 			exact := s.end()
 			c.AwaitReady(c.Nodes()...)
-			c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
+			c.AwaitAgreement(c.Nodes()...)
 			for _, column := range []string{"like", "view"} {
 				checkHottest(t, c, column, exact[column])
 				checkTop(t, c, column, exact[column])
@@ -113,7 +113,7 @@ func dialNodes(t *testing.T, nodes ...*proctest.Member) *client.Client {
 	for _, n := range nodes {
 		addrs = append(addrs, n.URL)
 	}
-	db, err := client.New(client.Config{Addrs: addrs, Timeout: 5 * time.Second, Retry: client.Retry{For: 2 * time.Minute}})
+	db, err := client.New(client.Config{Addrs: addrs, Timeout: 5 * time.Second, Retry: client.Retry{For: must.BecomeMax}})
 	must.Do(t, err)
 	t.Cleanup(db.Close)
 	return db

@@ -41,7 +41,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 				c.AwaitReady(victim)
 				c.AwaitVoters(3)
 			}
-			load.End(agreeTimeout(), c.Nodes()...)
+			load.End(c.Nodes()...)
 			slices.Sort(resumed)
 			t.Logf("%d kills, %d shards: writes resume after %v (median), %v (longest)", kills, len(resumed),
 				proctest.Quantile(resumed, 0.5), resumed[len(resumed)-1])

@@ -11,10 +11,6 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// ledWithin bounds how long a group has no leader once a majority of its voters is connected. It
-// covers a few election timeouts, and the start of a node on a busy machine.
-const ledWithin = 20 * time.Second
-
 // In TestClusterMissedConfiguration one node misses a change of voters, and then another node loses
 // its disk:
 //
@@ -151,11 +147,7 @@ func (m *missed) loseDisk() {
 
 func (m *missed) mustBeLed(but ...*proctest.Member) {
 	m.t.Helper()
-	took := m.c.AwaitLed(but...)
-	m.t.Logf("each group has a leader after %v", took)
-	if took > ledWithin {
-		m.t.Errorf("a group had no leader for %v with a majority", took)
-	}
+	m.t.Logf("each group has a leader after %v", m.c.AwaitLed(but...))
 }
 
 // chaos causes the fault of the method run in TestClusterChaosMoves. There, the mover changes

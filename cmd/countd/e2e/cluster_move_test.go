@@ -28,7 +28,7 @@ func TestClusterNodesMove(t *testing.T) {
 		c.AwaitReady(c.Nodes()...)
 		eventually(t, "all nodes name each other's new addresses", func() bool { return nameEachOther(c) })
 		for _, load := range append(loads, writes()) {
-			load.End(agreeTimeout(), c.Nodes()...)
+			load.End(c.Nodes()...)
 		}
 	}
 

@@ -67,7 +67,7 @@ func TestClusterChaosMoves(t *testing.T) {
 			c.AwaitVoters(voters)
 			// The cluster still moves replicas to even out the placement that the mover left. These
 			// moves also append entries, so the replicas take longer to become equal.
-			t.Logf("all replicas alike %v after it", load.End(time.Minute, c.Nodes()...))
+			t.Logf("all replicas alike %v after it", load.End(c.Nodes()...))
 			c.Nodes()[0].MustCtl("verify")
 			t.Logf("load: %v", load.Between(time.Time{}, time.Now()))
 		})

@@ -38,7 +38,7 @@ func TestClusterRollingRestart(t *testing.T) {
 				}
 			}
 			ended := time.Now()
-			took := load.End(agreeTimeout(), c.Nodes()...)
+			took := load.End(c.Nodes()...)
 			during := load.Between(began, ended)
 			if during.Late > 0 {
 				t.Errorf("%d requests took longer than %v", during.Late, proctest.RequestDeadline)
@@ -77,7 +77,7 @@ func stopsSlowly(t *testing.T, n *proctest.Member) {
 	if took := time.Since(began); took < delay {
 		t.Errorf("a node with --shutdown-delay %v refused requests after %v", delay, took)
 	}
-	if code := n.Exited(10 * time.Second); code != 0 || served == 0 {
+	if code := n.Exited(); code != 0 || served == 0 {
 		t.Errorf("the node ended with %d after %d writes", code, served)
 	}
 }
@@ -102,7 +102,7 @@ func TestClusterAllKilled(t *testing.T) {
 				c.AwaitReady(c.Nodes()...)
 				t.Logf("ready %v after all were killed", time.Since(began))
 			}
-			load.End(agreeTimeout(), c.Nodes()...)
+			load.End(c.Nodes()...)
 		})
 	}
 }

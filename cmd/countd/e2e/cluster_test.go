@@ -8,10 +8,6 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// agreeTimeout bounds the time after a fault until all replicas must be equal. It is longer in the
-// short form, because other tests may use the machine for seconds.
-func agreeTimeout() time.Duration { return short(30*time.Second, 5*time.Second) }
-
 var chaos = flag.Bool("chaos", false, "run the cluster's fault tests in their long form, with either log store")
 
 // short returns inShort in the short form of a test, and inLong in the long form.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -101,7 +102,7 @@ func TestStrayNodeJoinsNothing(t *testing.T) {
 		n := proctest.NewNode(t, bin, t.TempDir(), "--node-id", "new", "--join", rest[0].Site().Gossip, "--cluster-name", name)
 		n.Start()
 		if name == "prod" {
-			if ready, code := n.WaitReady(agreeTimeout()); !ready {
+			if ready, code := n.WaitReady(must.BecomeMax); !ready {
 				t.Fatalf("a node of the right name did not join, exit code %d:\n%s", code, n.Log())
 			}
 			break
@@ -147,7 +148,7 @@ func TestWrongClusterNameExitsWithUsage(t *testing.T) {
 	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir(), "--cluster-name", strings.Repeat("n", 33))
 	n.Start()
-	if code := n.Exited(exitTimeout); code != 2 || !strings.Contains(n.Log(), "cluster-name (flag --cluster-name)") {
+	if code := n.Exited(); code != 2 || !strings.Contains(n.Log(), "cluster-name (flag --cluster-name)") {
 		t.Errorf("exit code %d:\n%s", code, n.Log())
 	}
 	mustBeNobodys(t, n.Dir)
@@ -166,7 +167,7 @@ func TestNodeWithoutJoinIsFound(t *testing.T) {
 		n.Start()
 	}
 	for _, n := range nodes {
-		if ready, code := n.WaitReady(agreeTimeout()); !ready {
+		if ready, code := n.WaitReady(must.BecomeMax); !ready {
 			t.Fatalf("a node is not ready, exit code %d:\n%s", code, n.Log())
 		}
 		if status := n.Cluster(); status.ClusterID != known.Cluster().ClusterID || len(status.Nodes) != 3 {

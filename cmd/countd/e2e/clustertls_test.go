@@ -135,7 +135,7 @@ func TestClusterTLS(t *testing.T) {
 	stray.Kill()
 	named := proctest.NewNode(t, bin, t.TempDir(), slices.Concat([]string{"--node-id", "n5"}, join, certs.args("n4"))...)
 	named.Start()
-	if code := named.Exited(exitTimeout); code != 2 || !strings.Contains(named.Log(), `it is of ["n4"], not of "n5"`) {
+	if code := named.Exited(); code != 2 || !strings.Contains(named.Log(), `it is of ["n4"], not of "n5"`) {
 		t.Errorf("a node with the certificate of another: exit code %d\n%s", code, named.Log())
 	}
 
@@ -151,7 +151,7 @@ func TestClusterTLS(t *testing.T) {
 	certs.reload(c.Nodes())
 	restart(c, c.Nodes()[0])
 	l.inTime(time.Now())
-	l.End(placementMax, c.Nodes()...) // replicas move to the fourth node meanwhile
+	l.End(c.Nodes()...) // replicas move to the fourth node meanwhile
 }
 
 // TestClusterTurnsTLSOn: two rolling restarts under load turn TLS on between the nodes. The first

@@ -67,7 +67,7 @@ func TestColdByOrder(t *testing.T) {
 		}
 		writeRows(t, nodes[0], ops)
 	}
-	c.AwaitAgreement(agreeTimeout(), nodes...)
+	c.AwaitAgreement(nodes...)
 	asked := nodes[1].Node
 	if dry := ctlJSON[coldOrdered](t, asked, "cold", "migrate", "posts", "--older-than", "1h", "--dry-run"); dry.Rows < coldRows {
 		t.Errorf("a dry run: %+v", dry)
@@ -112,7 +112,7 @@ func TestColdByOrder(t *testing.T) {
 	}
 	nodes[2].Start()
 	c.AwaitReady(nodes[2])
-	c.AwaitAgreement(agreeTimeout(), nodes...)
+	c.AwaitAgreement(nodes...)
 	for i := range 5 {
 		id := strconv.FormatUint(3342819171543700+uint64(i*10_007)<<20, 10)
 		var row struct{ Counts map[string]int64 }

@@ -18,7 +18,7 @@ import (
 
 // goDriver returns a driver of package client.
 func goDriver(t *testing.T, addrs []string) func([]byte) ([]byte, error) {
-	c, err := client.New(client.Config{Addrs: addrs, Timeout: 2 * time.Second, Retry: client.Retry{For: time.Minute}})
+	c, err := client.New(client.Config{Addrs: addrs, Timeout: 2 * time.Second, Retry: client.Retry{For: must.BecomeMax}})
 	must.Do(t, err)
 	t.Cleanup(c.Close)
 	return func(line []byte) ([]byte, error) {
@@ -295,7 +295,7 @@ var goCalls = map[string]func(a *goArgs) (any, error){
 		if err := counting.Wait(); err != nil {
 			return nil, err
 		}
-		w, err := a.c.NewWriter(client.WriterConfig{RetryFor: time.Minute, BatchOps: 50})
+		w, err := a.c.NewWriter(client.WriterConfig{RetryFor: must.BecomeMax, BatchOps: 50})
 		if err != nil {
 			return nil, err
 		}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -59,8 +60,7 @@ func (d *dropRun) run() {
 	var dropped atomic.Bool
 	var written atomic.Int64
 	var writers sync.WaitGroup
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := must.Context(t)
 	for i, n := range d.c.Nodes() {
 		for w := range 3 {
 			writers.Go(func() { d.write(ctx, n, i*3+w, &dropped, &written) })

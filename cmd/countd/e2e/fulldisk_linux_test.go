@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/proctest"
 )
 
 const (
-	reserveBytes  = 64 << 20         // more than the space that the logs allocate in advance
-	fullDisks     = 5                // number of times that the disk gets full
-	stopTimeout   = 10 * time.Second // bound on the time that a node takes to stop
-	writesBetween = 300              // number of acknowledged writes before and after the disk is full
+	reserveBytes  = 64 << 20 // more than the space that the logs allocate in advance
+	fullDisks     = 5        // number of times that the disk gets full
+	writesBetween = 300      // number of acknowledged writes before and after the disk is full
 )
 
 // writeCode sends a write that adds no row. It returns the error code of a refusal, or "" if the
@@ -119,7 +119,7 @@ func fullDisk(t *testing.T, logStore string) {
 		w.wait(t)
 		d.fill(t, 0) // fill the space that the killed process released
 		n.Start()
-		switch ready, code := n.WaitReady(openTimeout); {
+		switch ready, code := n.WaitReady(must.BecomeMax); {
 		case ready:
 			t.Log("serves from a full disk")
 			l.check(t, n)
@@ -149,7 +149,7 @@ func stopOnAFullDisk(t *testing.T, logStore string) {
 	n.StartReady() // send no writes after this start, so that only the snapshot needs disk space
 	d.fill(t, 0)
 	n.Signal(syscall.SIGTERM)
-	if code := n.Exited(stopTimeout); code != 0 {
+	if code := n.Exited(); code != 0 {
 		t.Errorf("exit code %d, want 0:\n%s", code, n.Log())
 	}
 	if !strings.Contains(n.Log(), "the disk has no room for a snapshot") {

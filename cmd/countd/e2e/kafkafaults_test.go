@@ -93,7 +93,7 @@ func TestSourceKafkaFaults(t *testing.T) {
 	t.Run("truncated", k.truncated)
 	t.Run("removed", k.removed)
 	t.Run("made anew", k.madeAnew)
-	c.AwaitAgreement(agreeTimeout(), k.nodes...)
+	c.AwaitAgreement(k.nodes...)
 }
 
 // truncated truncates partition 0 before messages that were already counted.

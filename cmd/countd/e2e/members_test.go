@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -58,7 +59,7 @@ func TestMembers(t *testing.T) {
 	m.rejoin()
 	m.check()
 	m.scrubbed()
-	c.AwaitAgreement(time.Minute, c.Nodes()...)
+	c.AwaitAgreement(c.Nodes()...)
 }
 
 const (
@@ -147,7 +148,7 @@ func (w *memberCaller) change(key string, ops []memberOp) bool {
 // send repeats a change until a node answers it. It tries the nodes in turn, starting at index
 // first.
 func (m *memberRun) send(key string, ops []memberOp, first int) (answer membersAnswer, ok bool) {
-	deadline := time.Now().Add(2 * time.Minute)
+	deadline := time.Now().Add(must.BecomeMax)
 	for i := first; time.Now().Before(deadline); i++ {
 		n := m.c.Nodes()[i%len(m.c.Nodes())]
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

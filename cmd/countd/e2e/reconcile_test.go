@@ -199,7 +199,7 @@ func TestReconcile(t *testing.T) {
 	if want := int64(3*(5+2+1000+4) + 1); corrected != want {
 		t.Errorf("countd_reconcile_drift_total is %d, want %d", corrected, want)
 	}
-	c.AwaitAgreement(agreeTimeout(), nodes...)
+	c.AwaitAgreement(nodes...)
 }
 
 // documented checks that docs/SOURCES.md contains a command line, and returns the command's

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"os"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -128,7 +128,7 @@ func TestSource(t *testing.T) {
 			}
 		}
 	}
-	c.AwaitAgreement(agreeTimeout(), nodes...)
+	c.AwaitAgreement(nodes...)
 	nodes[0].MustCtl("source", "delete", "likes")
 	if code, err := nodes[1].Call(http.MethodGet, "/v1/sources/likes", nil, nil); code != http.StatusNotFound {
 		t.Errorf("a deleted source is answered %d, %v", code, err)
@@ -138,8 +138,7 @@ func TestSource(t *testing.T) {
 // awaitSource reads the source into shown until holds returns true.
 func awaitSource(t *testing.T, n *proctest.Member, what string, shown *sourceShown, holds func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := must.Context(t)
 	for {
 		*shown = sourceShown{}
 		code, err := n.Call(http.MethodGet, "/v1/sources/likes", nil, shown)

@@ -135,7 +135,7 @@ func TestSourceKills(t *testing.T) {
 			t.Errorf("%s: %+v, %v", q.name, shown, err)
 		}
 	}
-	c.AwaitAgreement(agreeTimeout(), nodes...)
+	c.AwaitAgreement(nodes...)
 }
 
 // keepWriting writes messages until ctx ends: about a thousand a second, or 300 in the short form.

@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -303,8 +304,7 @@ func messagesOf(ctx context.Context, client *kgo.Client) (messages int64, err er
 // succeeds repeats try until it returns no error.
 func succeeds(t testing.TB, what string, try func(ctx context.Context) error) {
 	t.Helper()
-	const triesFor, pause = 90 * time.Second, 20 * time.Millisecond
-	for end := time.Now().Add(triesFor); ; time.Sleep(pause) {
+	for end := time.Now().Add(must.BecomeMax); ; time.Sleep(20 * time.Millisecond) {
 		err := try(t.Context())
 		if err == nil {
 			return

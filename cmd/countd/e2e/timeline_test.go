@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -87,7 +88,7 @@ func TestTimelinesEqualModelThroughKills(t *testing.T) {
 			r.http = clientOf(t, c.Nodes()...)
 		}
 	}
-	c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
+	c.AwaitAgreement(c.Nodes()...)
 	for _, n := range c.Nodes() {
 		r.http = clientOf(t, n)
 		r.check()
@@ -100,7 +101,7 @@ func clientOf(t *testing.T, nodes ...*proctest.Member) *client.Client {
 	for _, n := range nodes {
 		addrs = append(addrs, n.Site().HTTP)
 	}
-	c, err := client.New(client.Config{Addrs: addrs, Retry: client.Retry{For: 2 * time.Minute}})
+	c, err := client.New(client.Config{Addrs: addrs, Retry: client.Retry{For: must.BecomeMax}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +190,7 @@ func (r *timelineRun) pages(user client.ID) (all []client.Post) {
 			r.t.Fatal(err)
 		}
 		if len(page.UnreadableShards) > 0 {
-			if time.Since(began) > 2*time.Minute {
+			if time.Since(began) > must.BecomeMax {
 				r.t.Fatalf("shards %v cannot be read", page.UnreadableShards)
 			}
 			continue

@@ -79,7 +79,7 @@ func TestPostOfAStarThroughFaults(t *testing.T) {
 		r.http = clientOf(t, r.c.Nodes()...)
 		r.check()
 	}
-	r.c.AwaitAgreement(agreeTimeout(), r.c.Nodes()...)
+	r.c.AwaitAgreement(r.c.Nodes()...)
 	for _, n := range r.c.Nodes() {
 		r.http = clientOf(t, n)
 		r.check()

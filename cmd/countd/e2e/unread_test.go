@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -52,7 +53,7 @@ func TestResetsRaceIncrements(t *testing.T) {
 	const users, writers, readers = 5, 8, 8
 	n := proctest.NewNode(t, bin, t.TempDir())
 	n.StartReady()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*must.BecomeMax)
 	defer cancel()
 	node := func() *proctest.Node { return n }
 	var stop atomic.Bool
@@ -124,7 +125,7 @@ func TestClusterKeepsUnread(t *testing.T) {
 	beside(t)
 	c := newCluster(t, proctest.Options{Nodes: 3})
 	c.AwaitReady(c.Nodes()...)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*must.BecomeMax)
 	defer cancel()
 	some := func() *proctest.Node { return c.Nodes()[rand.IntN(3)].Node }
 	const rounds = 40
@@ -168,5 +169,5 @@ func TestClusterKeepsUnread(t *testing.T) {
 			t.Errorf("a poll through %s: %+v", n.URL, poll)
 		}
 	}
-	c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
+	c.AwaitAgreement(c.Nodes()...)
 }

@@ -9,10 +9,7 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-const (
-	movesOfPhase  = 12
-	movesDeadline = 2 * time.Minute
-)
+const movesOfPhase = 12
 
 var (
 	longUpgrades = flag.Bool("upgrades", false, "run the long tests of upgrades (make upgrade)")
@@ -168,7 +165,7 @@ func (u *upgrading) whileMoving(phase string, count int64, f func()) {
 	u.t.Helper()
 	mover := u.c.StartMoves()
 	f()
-	eventuallyIn(u.t, movesDeadline, "replicas move "+phase, func() bool { moved, _ := mover.Moved(); return moved >= count })
+	eventually(u.t, "replicas move "+phase, func() bool { moved, _ := mover.Moved(); return moved >= count })
 	mover.Stop()
 	moved, back := mover.Moved()
 	u.t.Logf("%s: %d replicas were moved, %d of them back", phase, moved, back)
@@ -189,7 +186,7 @@ func (u *upgrading) end() {
 	u.c.AwaitReady(u.c.Nodes()...)
 	u.Stop()
 	u.c.AwaitVoters(voters)
-	u.End(agreeTimeout(), u.c.Nodes()...)
+	u.End(u.c.Nodes()...)
 	u.at.MustCtl("verify")
 	u.t.Logf("load: %v", u.Between(u.began, time.Now()))
 }

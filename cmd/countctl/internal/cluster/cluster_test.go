@@ -80,7 +80,7 @@ func TestStatusWaitsForReadiness(t *testing.T) {
 		}
 		return notReady("starting")(r, body)
 	}
-	against(t, server.URL).OK("status", "--wait", "30s")
+	against(t, server.URL).OK("status", "--wait", "3m")
 	if asked.Load() != 3 {
 		t.Fatalf("asked %d times, want 3", asked.Load())
 	}

@@ -352,7 +352,7 @@ func TestRebalanceWaits(t *testing.T) {
 			}
 		}
 	})
-	if out := clitest.Decode[planOutput](t, i.OK("rebalance", "--dry-run", "--wait", "10s", "-o", "json")); !out.Idle || looks < 6 {
+	if out := clitest.Decode[planOutput](t, i.OK("rebalance", "--dry-run", "--wait", "3m", "-o", "json")); !out.Idle || looks < 6 {
 		t.Errorf("ended after %d looks with %+v", looks, out)
 	}
 }

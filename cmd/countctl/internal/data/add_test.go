@@ -248,7 +248,7 @@ func TestReplaySurvivesKills(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		args := []string{"replay", path, "--map", eventMap, "--batch", strconv.Itoa(batch), "--retry-for", "20s", "--addr", server.URL,
+		args := []string{"replay", path, "--map", eventMap, "--batch", strconv.Itoa(batch), "--retry-for", "3m", "--addr", server.URL,
 			"--in-flight", strconv.Itoa(1 + random.IntN(32))}
 		if run > 0 && run%2 == 0 {
 			args = append(args, "--batch", "77", "--speed", "1e7") // these flags do not change the batches of the session

@@ -38,7 +38,7 @@ func TestPipes(t *testing.T) {
 			if got.Code != cli.ExitFail || !strings.Contains(got.Err, "is not a regular file but a pipe") || !strings.Contains(got.Err, "- < "+pipe) {
 				t.Errorf("%s: exit %d, %q", command, got.Code, got.Err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(3 * time.Minute):
 			t.Fatalf("%s hangs", command)
 		}
 	}
@@ -64,7 +64,7 @@ func TestPipes(t *testing.T) {
 				if err == nil {
 					t.Errorf("%v: exit 0, %s", signal, stderr.String())
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(3 * time.Minute):
 				_ = cmd.Process.Kill()
 				t.Fatalf("%v does not end it", signal)
 			}

@@ -315,7 +315,7 @@ func TestImportSurvivesKills(t *testing.T) {
 		if killed < kills {
 			killAt = 1 + random.Int64N(2*rows/batch/kills)
 		}
-		args := []string{"import", path, "--batch", strconv.Itoa(1 + random.IntN(2*batch)), "--retry-for", "20s", "--addr", server.URL, "--in-flight", strconv.Itoa(1 + random.IntN(32))}
+		args := []string{"import", path, "--batch", strconv.Itoa(1 + random.IntN(2*batch)), "--retry-for", "3m", "--addr", server.URL, "--in-flight", strconv.Itoa(1 + random.IntN(32))}
 		if random.IntN(4) == 0 {
 			args = append(args, "--restart")
 		}
