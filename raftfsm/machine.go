@@ -224,6 +224,13 @@ func (m *Base) Remembered() (keys, producers int) {
 	return int(m.sizes.keys.Load()), int(m.sizes.producers.Load())
 }
 
+// remember replaces the request memory. The caller must have locked whole, unless nobody else uses the
+// machine yet.
+func (m *Base) remember(memory *dedup.Memory) {
+	m.memory, m.positions = memory, memory.PositionsDigest()
+	m.publishSizes()
+}
+
 // publishSizes copies the sizes of the request memory for other goroutines.
 func (m *Base) publishSizes() {
 	keys, producers := m.memory.Sizes()

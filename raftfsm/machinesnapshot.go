@@ -76,9 +76,7 @@ func (m *Base) Restore(snapshot io.ReadCloser) error {
 	m.publish(held, head.Route)
 	m.abandoned = head.Abandoned
 	m.marks = nil
-	m.memory = once
-	m.positions = once.PositionsDigest()
-	m.publishSizes()
+	m.remember(once)
 	m.stuck.Store(nil)
 	m.advance(head.Index)
 	return nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // Split describes how a shard splits into parts: see shard/GROWTH.md.
@@ -12,7 +13,8 @@ type Split struct {
 	Index   uint64               // index of the entry that splits the shard
 	Attempt uint64               // number of the attempt to split the shard, at least 1; later attempts have higher numbers
 	From    codec.Route          // route of the shard before the split
-	Routes  []codec.Route        // routes of the parts; the shard becomes the first part
+	Group   uint32               // number of the shard's group
+	Parts   []dedup.Part         // the shard becomes the first part
 	PartOf  func(key uint64) int // returns the index of the part of a key
 
 	withdraw func()
@@ -40,8 +42,8 @@ var ErrUndivided = errors.New("a shard of this kind cannot be split")
 //     stamps of members who join in the same millisecond.
 //   - All data of a part is unpacked and in memory, except members of sets.
 //
-// Split does not split the request memory: the other machines have empty request memories. A Split
-// that returns ErrVoid changes nothing.
+// Each part has a copy of the request memory. So the digest of each part includes that of all
+// positions. A Split that returns ErrVoid changes nothing.
 func (m *Base) Split(s *Split, others []Machine) error {
 	if m.Route() != s.From || s.Attempt <= m.abandoned {
 		return ErrVoid
@@ -52,7 +54,7 @@ func (m *Base) Split(s *Split, others []Machine) error {
 		parts = append(parts, o.base().contents)
 	}
 	before := m.route.Load()
-	s.withdraw = func() { m.withdraw(s.Routes[0]) }
+	s.withdraw = func() { m.withdraw(s.Parts[0].Route) }
 	if err := m.contents.Split(s, parts); err != nil {
 		m.route.Store(before)
 		own.Dispose()
@@ -61,9 +63,10 @@ func (m *Base) Split(s *Split, others []Machine) error {
 	s.Withdraw()
 	m.whole.Lock()
 	defer m.whole.Unlock()
-	m.publish(own, s.Routes[0])
-	for i, o := range others {
-		o.SetRoute(s.Routes[i+1])
+	m.publish(own, s.Parts[0].Route)
+	for i, memory := range m.memory.Split(s.Group, s.Parts) {
+		others[i].SetRoute(s.Parts[i+1].Route)
+		others[i].base().remember(memory)
 	}
 	return nil
 }

@@ -33,6 +33,7 @@ import (
 //	keyed:     key (16) | body (16) | made at (8)
 //	judged:    key (16) | body (16) | group of the judge (4) | met (8) | floor (8)
 //	           for a key that another shard judged: dedup.Use
+//	named:     as judged, with three earlier names of the judge (4 each) after the first; the newest first, then 0
 //	restore:   number (8)                    the first write of a restore: forgets the requests of clients
 //	source, positions: dedup/positions.go
 //	op:        kind (1) | fields of the kind: op.go of the kind's package
@@ -53,6 +54,7 @@ const (
 	SectionSource    = 7
 	SectionRestore   = 8
 	SectionPositions = 9
+	SectionNamed     = 10
 
 	ClockSize = 32
 )

@@ -29,6 +29,7 @@ import (
 //	board:    JSON; once
 //	producers, forgotten, keys: dedup/state.go; each once, after all of a shard
 //	positions: dedup/positions.go; at most once, after the keys
+//	judging: dedup/judging.go; after the positions, only if the shard has split
 //	end:      rows, of a catalog its keyspaces (8) | digest (8) | sections before this one, blocks of rows and members aside (4)
 //
 // The state kind is the kind of the shard, as in entries. A reader refuses a truncated stream, and
@@ -68,6 +69,8 @@ const (
 	StreamPositions = 18 // dedup/positions.go
 
 	StreamHot = 19 // hot/section.go
+
+	StreamJudging = 20 // dedup/judging.go
 
 	StreamEnd = 255
 

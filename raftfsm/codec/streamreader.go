@@ -30,7 +30,7 @@ var places = [256]uint8{
 	StreamHead: 1, StreamCatalog: 2, StreamMembers: 2, StreamCarriedMembers: 2,
 	StreamRows: 3, StreamCold: 3, StreamCarried: 3, StreamFeeds: 3, StreamBoard: 4,
 	StreamOutboxes: 5, StreamCursors: 5, StreamSweep: 6, StreamHot: 6, StreamProducers: 7,
-	StreamForgotten: 8, StreamKeys: 9, StreamPositions: 10,
+	StreamForgotten: 8, StreamKeys: 9, StreamPositions: 10, StreamJudging: 11,
 }
 
 const severalAt = 1<<3 | 1<<5
@@ -45,8 +45,10 @@ func (s *StreamReader) follows(kind byte) bool {
 		return false
 	case kind >= StreamForgotten && kind <= StreamPositions:
 		return s.last == kind-1
+	case kind == StreamJudging:
+		return s.last == StreamKeys || s.last == StreamPositions
 	case kind == StreamEnd:
-		return s.last == StreamCatalog || s.last == StreamKeys || s.last == StreamPositions
+		return s.last == StreamCatalog || s.last == StreamKeys || s.last == StreamPositions || s.last == StreamJudging
 	}
 	place, last := places[kind], places[s.last]
 	return place > last || place == last && severalAt>>place&1 != 0

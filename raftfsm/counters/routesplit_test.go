@@ -55,7 +55,7 @@ func TestReadsBesideASplit(t *testing.T) {
 		}
 		done := make(chan struct{})
 		var reading sync.WaitGroup
-		for route, want := range map[codec.Route]int{early: keys, s.Routes[0]: keys / parts} {
+		for route, want := range map[codec.Route]int{early: keys, s.Parts[0].Route: keys / parts} {
 			reading.Go(func() {
 				for {
 					if read, err := count(route); err == nil && read != want || err != nil && !errors.Is(err, codec.ErrRoute) {
@@ -82,7 +82,7 @@ func TestReadsBesideASplit(t *testing.T) {
 		if _, err := count(early); !errors.Is(err, codec.ErrRoute) {
 			t.Errorf("the old route, after the split: %v", err)
 		}
-		if read, err := count(s.Routes[0]); err != nil || read != keys/parts {
+		if read, err := count(s.Parts[0].Route); err != nil || read != keys/parts {
 			t.Errorf("the new route, after the split: read %d, %v", read, err)
 		}
 		m.Close()
@@ -120,9 +120,9 @@ func TestPostsBesideASplit(t *testing.T) {
 
 // splitOf returns a Split of a machine at its next entry.
 func splitOf(m raftfsm.Machine, from codec.Route, parts int) *raftfsm.Split {
-	s := &raftfsm.Split{Index: m.Applied() + 1, Attempt: 1, From: from, PartOf: func(key uint64) int { return int(key) % parts }}
+	s := &raftfsm.Split{Index: m.Applied() + 1, Attempt: 1, From: from, Group: 1, PartOf: func(key uint64) int { return int(key) % parts }}
 	for i := range uint32(parts) {
-		s.Routes = append(s.Routes, codec.Route{Modulus: from.Modulus * uint32(parts), Residue: from.Residue + i*from.Modulus})
+		s.Parts = append(s.Parts, dedup.Part{Route: codec.Route{Modulus: from.Modulus * uint32(parts), Residue: from.Residue + i*from.Modulus}, Judge: 10 + i})
 	}
 	return s
 }

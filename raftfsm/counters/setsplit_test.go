@@ -35,8 +35,8 @@ func (d *setSplitterInMemory) Split(s *raftfsm.Split, at members.State) ([]membe
 	if err != nil {
 		return nil, err
 	}
-	states := make([]members.State, len(s.Routes))
-	blocks := make([][2][]byte, len(s.Routes)) // of each part: deleted rows, pairs
+	states := make([]members.State, len(s.Parts))
+	blocks := make([][2][]byte, len(s.Parts)) // of each part: deleted rows, pairs
 	for {
 		b, err := view.Next(nil)
 		if errors.Is(err, io.EOF) {
@@ -138,7 +138,8 @@ func TestSetsSplitThenApply(t *testing.T) {
 		}
 
 		partOf = func(row uint64) int { return int(row % 3) }
-		s := &raftfsm.Split{Index: split.fsm.Applied() + 1, Attempt: 1, From: codec.Whole, Routes: []codec.Route{{Modulus: 3}, {Modulus: 3, Residue: 1}, {Modulus: 3, Residue: 2}}, PartOf: partOf}
+		s := splitOf(split.fsm, codec.Whole, 3)
+		s.PartOf = partOf
 		before := split.fsm.State()
 		if held := split.fsm.Members().State(); held != (members.State{}) {
 			err := split.fsm.Split(s, []raftfsm.Machine{New(raftfsm.Places{}), New(raftfsm.Places{})})
@@ -148,7 +149,7 @@ func TestSetsSplitThenApply(t *testing.T) {
 		}
 		splitter := &setSplitterInMemory{
 			from: split.fsm.Members(), others: []*members.Group{all[2].fsm.Members(), all[3].fsm.Members()},
-			routed: func() bool { return split.fsm.Routed(s.From) || split.fsm.Routed(s.Routes[0]) },
+			routed: func() bool { return split.fsm.Routed(s.From) || split.fsm.Routed(s.Parts[0].Route) },
 		}
 		split.fsm.Between(func(held raftfsm.Contents) { held.(*contents).sets.splitter = splitter })
 		if err := split.fsm.Split(s, []raftfsm.Machine{all[2].fsm, all[3].fsm}); err != nil {

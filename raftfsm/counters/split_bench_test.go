@@ -8,7 +8,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // BenchmarkSplit splits a shard of 2 million rows, the most that may be copied while an entry is
@@ -46,7 +46,7 @@ func BenchmarkSplit(b *testing.B) {
 						for i := range to {
 							to[i] = newContents(raftfsm.Places{}, c.outboxes.New())
 						}
-						s := raftfsm.Split{Routes: make([]codec.Route, parts), PartOf: func(key uint64) int { return int(key % uint64(parts)) }}
+						s := raftfsm.Split{Parts: make([]dedup.Part, parts), PartOf: func(key uint64) int { return int(key % uint64(parts)) }}
 						c.Between(func(held raftfsm.Contents) {
 							if err := held.Split(&s, to); err != nil {
 								b.Fatal(err)

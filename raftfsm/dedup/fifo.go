@@ -50,6 +50,16 @@ func (f *fifo[T]) capture() fifo[T] {
 	return fifo[T]{slices.Clone(f.blocks), f.first, f.end}
 }
 
+// split returns a queue with the same records, to which other records can be pushed.
+func (f *fifo[T]) split() fifo[T] {
+	part := f.capture()
+	if f.end%fifoBlockLen != 0 {
+		last := *f.blocks[len(f.blocks)-1]
+		part.blocks[len(f.blocks)-1] = &last
+	}
+	return part
+}
+
 func (f *fifo[T]) all() iter.Seq[*T] {
 	return func(yield func(*T) bool) {
 		for n := f.first; n < f.end; n++ {

@@ -20,14 +20,14 @@ type forgottenProducer struct {
 // returned and was forgotten again has two records; the later one counts.
 type forgottenProducers struct {
 	order fifo[forgottenProducer] // in the order in which they were forgotten
-	last  map[uint64]uint64       // by hash of the name: number, in the queue order, of the later record
+	last  index[uint64]           // by hash of the name
 }
 
-func newForgottenProducers() forgottenProducers { return forgottenProducers{last: map[uint64]uint64{}} }
+func newForgottenProducers() forgottenProducers { return forgottenProducers{last: newIndex[uint64]()} }
 
 // high returns the highest number of a forgotten producer. hash is the hash of its name.
 func (g *forgottenProducers) high(hash uint64) (high uint64, known bool) {
-	n, known := g.last[hash]
+	n, known := g.last.find(hash, g.order.first)
 	if !known {
 		return 0, false
 	}
@@ -40,15 +40,17 @@ func (g *forgottenProducers) add(p forgottenProducer) {
 	if high, known := g.high(p.hash); known {
 		p.high = max(p.high, high)
 	}
-	g.last[p.hash] = g.order.push(p)
+	g.last.own[p.hash] = g.order.push(p)
 }
 
 func (g *forgottenProducers) drop() {
-	n := g.order.first
-	if hash := g.order.at(n).hash; g.last[hash] == n {
-		delete(g.last, hash)
-	}
+	g.last.popped(g.order.at(g.order.first).hash, g.order.first)
 	g.order.pop()
+}
+
+// split returns the forgotten producers for a part of the shard.
+func (g *forgottenProducers) split() forgottenProducers {
+	return forgottenProducers{order: g.order.split(), last: g.last.split(g.order.end)}
 }
 
 // producerHash returns the first 8 bytes of the SHA-256 of a name. It must never change, and must

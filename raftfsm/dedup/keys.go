@@ -2,7 +2,8 @@ package dedup
 
 // keyRecord is the record of a use of a key (see DESIGN.md). The shard that judges the key ignores
 // the record once last is before the key floor, and drops it later. If another shard judged the
-// use, the record is valid until this shard drops it.
+// use, the record is valid until this shard drops it. After a split, only judging.of knows the judge
+// and the Met of a record.
 type keyRecord struct {
 	key   [16]byte
 	body  [16]byte
@@ -20,39 +21,37 @@ func (r *keyRecord) judgedHere() bool { return r.judge == 0 }
 // expired may have two records; only the later one is valid.
 type keyQueue struct {
 	records fifo[keyRecord]
-	at      map[[16]byte]uint64 // number of a key's later record
+	at      index[[16]byte]
 }
 
-func newKeyQueue() keyQueue { return keyQueue{at: map[[16]byte]uint64{}} }
+func newKeyQueue() keyQueue { return keyQueue{at: newIndex[[16]byte]()} }
 
-// find returns the record of a key, or nil. It returns nil too if this shard judged the use and
-// last is before floor. Only the entry that pushed the record may change it, because captures share
-// older records.
-func (q *keyQueue) find(key [16]byte, floor int64) *keyRecord {
-	number, ok := q.at[key]
-	if !ok {
-		return nil
-	}
-	if r := q.records.at(number); r.last >= floor || !r.judgedHere() {
-		return r
+// find returns the record of a key, or nil. Only the entry that pushed the record may change it,
+// because captures and parts of the shard share older records.
+func (q *keyQueue) find(key [16]byte) *keyRecord {
+	if number, ok := q.at.find(key, q.records.first); ok {
+		return q.records.at(number)
 	}
 	return nil
 }
 
-func (q *keyQueue) push(r keyRecord) { q.at[r.key] = q.records.push(r) }
+func (q *keyQueue) push(r keyRecord) { q.at.own[r.key] = q.records.push(r) }
 
 // drop removes the oldest record and returns it, if its field last is before floor.
 func (q *keyQueue) drop(floor int64) (dropped keyRecord, ok bool) {
 	if q.records.len() == 0 {
 		return dropped, false
 	}
-	first, number := *q.records.at(q.records.first), q.records.first
+	first := *q.records.at(q.records.first)
 	if first.last >= floor {
 		return dropped, false
 	}
-	if q.at[first.key] == number {
-		delete(q.at, first.key)
-	}
+	q.at.popped(first.key, q.records.first)
 	q.records.pop()
 	return first, true
+}
+
+// split returns the records for a part of the shard.
+func (q *keyQueue) split() keyQueue {
+	return keyQueue{records: q.records.split(), at: q.at.split(q.records.end)}
 }

@@ -157,8 +157,8 @@ func TestKeysAreBounded(t *testing.T) {
 	h.want(0, keyed("7", ""), Duplicate, 50)
 	h.want(minutes(10), keyed("one more", ""), Full, 50)
 	h.want(minutes(10)+1, keyed("one more", ""), Applied, 51)
-	if o := h.m; o.keyRecords() != 1 || len(o.keys.at) != 1 {
-		t.Errorf("%d keys, %d by name", o.keyRecords(), len(o.keys.at))
+	if o := h.m; o.keyRecords() != 1 || len(o.keys.at.own) != 1 {
+		t.Errorf("%d keys, %d by name", o.keyRecords(), len(o.keys.at.own))
 	}
 }
 

@@ -1,5 +1,7 @@
 package dedup
 
+import "maps"
+
 // Outcome is the outcome of one request of an entry.
 type Outcome uint8
 
@@ -26,7 +28,8 @@ const (
 	// Moved means that a section of a source does not fit the position of its partition, or only
 	// reads the position. Nothing was applied.
 	Moved
-	// Misrouted means that the request has the route of another shard. It was not judged.
+	// Misrouted means that the request has the route of another shard, or a key that another part of
+	// a split shard judges. It was not judged.
 	Misrouted
 )
 
@@ -65,6 +68,8 @@ type Memory struct {
 	forgotten forgottenProducers
 
 	positions positions
+
+	judging judging
 }
 
 // New returns an empty memory.
@@ -73,6 +78,21 @@ func New() *Memory {
 		keys: newKeyQueue(), ahead: newKeyQueue(), dropped: map[uint32]int64{},
 		producers: newProducers(), forgotten: newForgottenProducers(), positions: newPositions(),
 	}
+}
+
+// Split makes this the memory of the first part of a shard, and returns the memories of the other
+// parts. group is the number of the shard's group. All parts have copies of the memory, which share
+// blocks of records and indexes.
+func (o *Memory) Split(group uint32, parts []Part) (others []*Memory) {
+	for _, part := range parts[1:] {
+		others = append(others, &Memory{
+			now: o.now, limits: o.limits, keys: o.keys.split(), ahead: o.ahead.split(), keyFloor: o.keyFloor, dropped: maps.Clone(o.dropped),
+			producers: o.producers.split(), idleFloor: o.idleFloor, forgotten: o.forgotten.split(), positions: o.positions.capture(),
+			judging: o.judging.split(group, o.now, part),
+		})
+	}
+	o.judging = o.judging.split(group, o.now, parts[0])
+	return others
 }
 
 // Tick sets the log time to now, unless that is earlier. It also drops some of the expired records.
@@ -104,12 +124,13 @@ func (o *Memory) forgetProducer() bool {
 func (o *Memory) dropKey() bool {
 	r, ok := o.keys.drop(o.keyFloor)
 	if !ok {
-		r, ok = o.ahead.drop(o.keyFloor)
+		_, ok = o.ahead.drop(o.keyFloor) // keys with a time, which have no judge
+		return ok
 	}
-	if !r.judgedHere() {
-		o.dropped[r.judge] = max(o.dropped[r.judge], r.met)
+	if judge, met := o.judging.of(&r); judge != 0 {
+		o.dropped[judge] = max(o.dropped[judge], met)
 	}
-	return ok
+	return true
 }
 
 // Now returns the latest time that a leader stamped, in Unix milliseconds.
@@ -121,12 +142,19 @@ func (o *Memory) Sizes() (keys, producers int) { return o.keyRecords(), o.produc
 
 func (o *Memory) keyRecords() int { return o.keys.records.len() + o.ahead.records.len() }
 
-// key returns the record of a key, or nil.
-func (o *Memory) key(key [16]byte) *keyRecord {
-	if r := o.keys.find(key, o.keyFloor); r != nil {
-		return r
+// key returns the record of the key of a request, or nil, and the judge and the Met of the recorded
+// use. They are 0 if this shard judged the use itself.
+func (o *Memory) key(id *RequestID) (known *keyRecord, judge uint32, met int64) {
+	if known = o.keys.find(id.key); known == nil {
+		known = o.ahead.find(id.key)
 	}
-	return o.ahead.find(key, o.keyFloor)
+	if known != nil && id.born == 0 {
+		judge, met = o.judging.of(known)
+	}
+	if known != nil && judge == 0 && known.last < o.keyFloor {
+		return nil, 0, 0
+	}
+	return known, judge, met
 }
 
 // Judge decides whether a request may be applied. If so, it records the request and returns
@@ -159,11 +187,13 @@ func (o *Memory) Judge(id *RequestID) Outcome {
 // the record of the restores, and the times and floors. So the memory still refuses a key that was
 // created too long ago.
 func (o *Memory) forgetClients() {
-	kept := *o.producers.at(o.producers.slot[restoreProducer])
+	slot, _ := o.producers.find([]byte(restoreProducer))
+	kept := *o.producers.at(slot)
 	fresh := New()
 	fresh.now, fresh.limits, fresh.keyFloor, fresh.idleFloor = o.now, o.limits, o.keyFloor, o.idleFloor
 	fresh.dropped = o.dropped
 	fresh.positions = o.positions // another write of the restore sets them
+	fresh.judging = o.judging
 	fresh.producers.add(kept)
 	*o = *fresh
 }
@@ -171,21 +201,29 @@ func (o *Memory) forgetClients() {
 // judgeKey judges a request with a key, and records an accepted use. DESIGN.md has the rules and
 // the reasons for them.
 func (o *Memory) judgeKey(id *RequestID) Outcome {
-	known, outcome, again := o.key(id.key), Applied, Duplicate
+	if id.judge == 0 && id.born == 0 && o.judging.foreign(&id.key) {
+		return Misrouted
+	}
+	known, judge, met := o.key(id)
+	outcome, again := Applied, Duplicate
+	same, earlier := judge == id.judge, id.continues(judge)
+	oneTime := id.judge != 0 && (same || earlier) // met and id.use.Met are times of one log, or of logs that continue each other
 	switch {
 	case known == nil:
 		if o.isTooOld(id) {
 			return Expired
 		}
-	case known.judge == id.judge && id.judge != 0 && known.met > id.use.Met:
+	case oneTime && met > id.use.Met:
 		return Expired // the judge has accepted a later use of the key
-	case known.judge == id.judge && id.judge != 0 && known.met < id.use.Floor:
+	case earlier && o.isTooOld(id):
+		return Expired
+	case oneTime && met < id.use.Floor:
 		// The judge has forgotten the recorded use. The new use replaces the record.
 	case known.body != id.body:
 		return Conflict
-	case known.judge != id.judge:
+	case !same && !earlier:
 		return Full
-	case known.met == id.use.Met:
+	case met == id.use.Met:
 		return known.again
 	default: // A restored judge had forgotten the use and accepted it again.
 		outcome, again = known.again, known.again
@@ -216,7 +254,7 @@ func (o *Memory) isTooOld(id *RequestID) bool {
 // request is new or has no key.
 func (o *Memory) Met(id *RequestID, outcome Outcome) int64 {
 	if id.kind == byKey && outcome != Applied {
-		if known := o.key(id.key); known != nil {
+		if known, _, _ := o.key(id); known != nil {
 			return known.last
 		}
 	}
@@ -227,7 +265,7 @@ func (o *Memory) Met(id *RequestID, outcome Outcome) int64 {
 func (o *Memory) NewUse() Use { return Use{Met: o.now, Floor: o.keyFloor} }
 
 func (o *Memory) judgeProducer(id *RequestID) Outcome {
-	slot, ok := o.producers.slot[string(id.producer)]
+	slot, ok := o.producers.find(id.producer)
 	if ok && o.producers.at(slot).used < o.idleFloor {
 		o.forget(slot)
 		ok = false
@@ -274,13 +312,13 @@ func (o *Memory) SetRepeat(id *RequestID, again Outcome) {
 	case byProducer, byRestore, byRestorePositions:
 		// Later requests of the entry may have moved the window above the number. They may also
 		// have evicted the producer, and then added it again without this number.
-		slot, ok := o.producers.slot[string(id.producer)]
+		slot, ok := o.producers.find(id.producer)
 		if ok && o.producers.at(slot).judged(id.seq) {
 			o.producers.edit(slot).setAgain(id.seq, again)
 		}
 	case byKey:
 		// A later request of the entry may have replaced the record by another use.
-		if known := o.key(id.key); known != nil && known.judge == id.judge && known.met == id.use.Met {
+		if known, _, _ := o.key(id); known != nil && known.judge == id.judge && known.met == id.use.Met {
 			known.again = again
 		}
 	}

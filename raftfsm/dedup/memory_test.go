@@ -32,7 +32,7 @@ func TestDroppingIsBoundedByEntry(t *testing.T) {
 	for range 2 {
 		h.want(minutes(60)+1, keyed(last, ""), Duplicate, 2*n+1)
 	}
-	if o := h.m; o.producers.len != 0 || o.forgotten.order.len() != n || o.keyRecords() != 1 || len(o.keys.at) != 1 {
+	if o := h.m; o.producers.len != 0 || o.forgotten.order.len() != n || o.keyRecords() != 1 || len(o.keys.at.own) != 1 {
 		t.Errorf("%d producers, %d gone, %d keys", o.producers.len, o.forgotten.order.len(), o.keyRecords())
 	}
 }

@@ -68,10 +68,13 @@ type producerPage [producerPageLen]producer
 type producers struct {
 	pages []*producerPage
 	owned []bool            // for each page, whether no capture shares it
-	slot  map[string]uint32 // by name
-	end   uint32            // slots from end on were never used
-	free  uint32            // an unused slot before end, or 0
-	len   int
+	slot  map[string]uint32 // by name; lacks names that find still finds in shared
+	// shared are indexes from before splits. They also contain names that no longer are in their
+	// slots. Nobody changes them or the slice.
+	shared []map[string]uint32
+	end    uint32 // slots from end on were never used
+	free   uint32 // an unused slot before end, or 0
+	len    int
 }
 
 func newProducers() producers {
@@ -91,6 +94,34 @@ func (s *producers) edit(slot uint32) *producer {
 		s.pages[i], s.owned[i] = &page, true
 	}
 	return s.at(slot)
+}
+
+// find returns the slot of a producer.
+func (s *producers) find(name []byte) (slot uint32, ok bool) {
+	if slot, ok = s.slot[string(name)]; ok || s.shared == nil {
+		return slot, ok
+	}
+	return s.findShared(name)
+}
+
+// findShared searches the shared indexes. It copies what it finds into the own index, so that this
+// index soon has all names.
+func (s *producers) findShared(name []byte) (uint32, bool) {
+	for _, older := range s.shared {
+		if slot, ok := older[string(name)]; ok && s.at(slot).name == string(name) {
+			s.slot[s.at(slot).name] = slot
+			s.dropShared()
+			return slot, true
+		}
+	}
+	return 0, false
+}
+
+// dropShared drops the shared indexes if the own index has all names.
+func (s *producers) dropShared() {
+	if len(s.slot) == s.len {
+		s.shared = nil
+	}
 }
 
 // oldest returns the slot of the least recently used producer, or 0 if there is none.
@@ -120,6 +151,7 @@ func (s *producers) remove(slot uint32) {
 	*s.edit(slot) = producer{next: s.free}
 	s.free = slot
 	s.len--
+	s.dropShared()
 }
 
 // touch makes a producer the most recently used one. It returns the record, which the caller may
@@ -151,6 +183,18 @@ func (s *producers) unlink(slot uint32) {
 func (s *producers) capture() producers {
 	clear(s.owned)
 	return producers{pages: slices.Clone(s.pages), end: s.end, len: s.len}
+}
+
+// split returns the producers for a part of the shard. Both share all pages and the index, until they
+// change a page.
+func (s *producers) split() producers {
+	part := s.capture()
+	if len(s.slot) > 0 {
+		s.shared, s.slot = append([]map[string]uint32{s.slot}, s.shared...), map[string]uint32{}
+	}
+	part.owned, part.free = make([]bool, len(part.pages)), s.free
+	part.slot, part.shared = map[string]uint32{}, s.shared
+	return part
 }
 
 // all yields the producers in order of last use, the least recently used first.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/countd/countd/raftfsm/codec"
@@ -20,9 +21,13 @@ const (
 const (
 	keyedSize   = 40
 	judgedSize  = 36 + useSize
+	namedSize   = judgedSize + 4*earlierMax
 	useSize     = 16
 	restoreSize = 8
 )
+
+// earlierMax is the number of earlier names of its judge that a part contains.
+const earlierMax = 3
 
 // RequestID identifies a request among all requests of its keyspace, so that each group applies it
 // once. A request with the zero RequestID has no identity, and a repeat of it is applied again.
@@ -33,7 +38,8 @@ type RequestID struct {
 	key      [16]byte           // SHA-256 of the key, truncated
 	body     [16]byte           // SHA-256 of the call and its meaning, truncated
 	born     int64              // the time in the key, in Unix milliseconds; 0 if it contains none
-	judge    uint32             // group of the judge; 0 in the part for the judge's own shard
+	judge    uint32             // the judge of the use; 0 in the part for the judge's own shard
+	earlier  [earlierMax]uint32 // earlier names of the judge, the newest first, then 0
 	use      Use                // the use of the key, if another shard judged it
 	section  *SourceSection     // only for bySource
 	restored *RestoredPositions // only for byRestorePositions
@@ -108,13 +114,20 @@ func (id *RequestID) Exists() bool { return id.kind != byNothing }
 // Born returns the time that the key contains. It returns false if the key contains none.
 func (id *RequestID) Born() (time.Time, bool) { return time.UnixMilli(id.born), id.born != 0 }
 
-// JudgedBy returns the id of a part of a request whose key another shard judges. group is that
-// shard's group. If that shard has not judged the key yet, SetUse writes the use into the section
-// later.
-func (id *RequestID) JudgedBy(group uint32, use Use) RequestID {
+// JudgedBy returns the id of a part of a request whose key another shard judges. judge is the name
+// that this shard had as a judge at use.Met: the number of its group, or the name from its last split
+// before. earlier are the shard's names before that, the newest first. If the shard has not judged the
+// key yet, SetUse writes the use into the section later.
+func (id *RequestID) JudgedBy(judge uint32, use Use, earlier ...uint32) RequestID {
 	part := *id
-	part.judge, part.use = group, use
+	part.judge, part.use = judge, use
+	copy(part.earlier[:], earlier)
 	return part
+}
+
+// continues reports whether the judge of the use had the given name earlier.
+func (id *RequestID) continues(judge uint32) bool {
+	return judge != 0 && slices.Contains(id.earlier[:], judge)
 }
 
 // Keyed reports whether the identity is a key.
@@ -129,9 +142,9 @@ func (id *RequestID) Key() [16]byte { return id.key }
 
 // Shard returns the number of the shard that judges the key. It depends only on the key and on
 // shards, the number of shards.
-func (id *RequestID) Shard(shards int) int {
-	return int(binary.LittleEndian.Uint64(id.key[:]) % uint64(shards))
-}
+func (id *RequestID) Shard(shards int) int { return int(shardOf(&id.key, uint64(shards))) }
+
+func shardOf(key *[16]byte, shards uint64) uint64 { return binary.LittleEndian.Uint64(key[:]) % shards }
 
 // Clients also use hashes of 32 hexadecimal digits as keys, which contain no time. One in 64 hashes
 // looks like a UUID of version 7. So 32 digits without hyphens count as such a UUID only if its
@@ -197,7 +210,10 @@ func SetUse(head []byte, use Use) {
 
 // Section returns the kind of section for a request of this identity.
 func (id *RequestID) Section() byte {
-	if id.judge != 0 {
+	switch {
+	case id.earlier[0] != 0:
+		return codec.SectionNamed
+	case id.judge != 0:
 		return codec.SectionJudged
 	}
 	return [...]byte{byNothing: codec.SectionRequest, byProducer: codec.SectionProducer, byKey: codec.SectionKeyed, byRestore: codec.SectionRestore,
@@ -221,6 +237,11 @@ func (id *RequestID) AppendTo(dst []byte) []byte {
 			return binary.LittleEndian.AppendUint64(dst, uint64(id.born))
 		}
 		dst = binary.LittleEndian.AppendUint32(dst, id.judge)
+		if id.earlier[0] != 0 {
+			for _, judge := range id.earlier {
+				dst = binary.LittleEndian.AppendUint32(dst, judge)
+			}
+		}
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(id.use.Met))
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(id.use.Floor))
 	case byRestore:
@@ -236,20 +257,32 @@ func (id *RequestID) AppendTo(dst []byte) []byte {
 // AppendName appends a name that is the same for a request and its repeats: the kind and the key,
 // or the producer and the number. A request with another body under the same key has the same name.
 func (id *RequestID) AppendName(dst []byte) []byte {
-	dst = append(dst, id.Section())
-	if id.kind == byKey {
+	section := id.Section()
+	if section == codec.SectionNamed {
+		section = codec.SectionJudged // a use before the judge split has this form
+	}
+	if dst = append(dst, section); id.kind == byKey {
 		return append(dst, id.key[:]...)
 	}
 	return id.AppendTo(dst)
 }
 
-func parseJudged(p []byte) (id RequestID, rest []byte, err error) {
+// parseJudged parses the identity of a part whose key another shard judged. named means that the part
+// contains earlier names of the judge.
+func parseJudged(p []byte, named bool) (id RequestID, rest []byte, err error) {
 	id = RequestID{kind: byKey, key: [16]byte(p), body: [16]byte(p[16:]), judge: binary.LittleEndian.Uint32(p[32:])}
-	id.use = Use{Met: int64(binary.LittleEndian.Uint64(p[36:])), Floor: int64(binary.LittleEndian.Uint64(p[44:]))}
-	if id.judge == 0 || id.use.Met <= 0 || id.use.Floor > id.use.Met {
+	p = p[36:]
+	if named {
+		for i := range id.earlier {
+			id.earlier[i] = binary.LittleEndian.Uint32(p[4*i:])
+		}
+		p = p[4*earlierMax:]
+	}
+	id.use = Use{Met: int64(binary.LittleEndian.Uint64(p)), Floor: int64(binary.LittleEndian.Uint64(p[8:]))}
+	if id.judge == 0 || named && id.earlier[0] == 0 || id.use.Met <= 0 || id.use.Floor > id.use.Met {
 		return id, nil, fmt.Errorf("%w: a key judged by group %d at %d, from %d on", codec.ErrEntry, id.judge, id.use.Met, id.use.Floor)
 	}
-	return id, p[judgedSize:], nil
+	return id, p[useSize:], nil
 }
 
 // ParseIdentity parses the identity of a request. rest is what follows it in p. The name of the
@@ -266,7 +299,9 @@ func ParseIdentity(kind byte, p []byte) (id RequestID, rest []byte, err error) {
 		id = RequestID{kind: byKey, key: [16]byte(p), body: [16]byte(p[16:]), born: int64(binary.LittleEndian.Uint64(p[32:]))}
 		return id, p[keyedSize:], nil
 	case kind == codec.SectionJudged && len(p) >= judgedSize:
-		return parseJudged(p)
+		return parseJudged(p, false)
+	case kind == codec.SectionNamed && len(p) >= namedSize:
+		return parseJudged(p, true)
 	case kind == codec.SectionRestore && len(p) >= restoreSize:
 		return ByRestore(binary.LittleEndian.Uint64(p), true), p[restoreSize:], nil
 	case kind == codec.SectionSource:

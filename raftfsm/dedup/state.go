@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// In a snapshot, the request memory is these three sections after the contents, and a fourth one
-// with the positions (see positions.go):
+// In a snapshot, the request memory is these three sections after the contents, a fourth one with the
+// positions (see positions.go), and a fifth one with the names of the judge (see judging.go):
 //
 //	producers:  log time (8) | key floor (8) | idle floor (8) | number (4) |
 //	            by last use: name length (1), name, floor (8), high (8), window (8), refused (8), partly (8), used (8)
@@ -39,6 +39,7 @@ type View struct {
 	keys, ahead fifo[keyRecord]
 	dropped     map[uint32]int64
 	positions   positions
+	judging     judging
 }
 
 // Capture copies only a pointer per block of records. Later changes first copy the page of the
@@ -47,7 +48,7 @@ func (o *Memory) Capture() *View {
 	return &View{
 		now: o.now, keyFloor: o.keyFloor, idleFloor: o.idleFloor, producers: o.producers.capture(),
 		forgotten: o.forgotten.order.capture(), keys: o.keys.records.capture(), ahead: o.ahead.records.capture(),
-		dropped: maps.Clone(o.dropped), positions: o.positions.capture(),
+		dropped: maps.Clone(o.dropped), positions: o.positions.capture(), judging: o.judging,
 	}
 }
 
@@ -58,15 +59,20 @@ func (v *View) Write(w *codec.StreamWriter) error {
 			return err
 		}
 	}
-	if v.positions.empty() {
+	if !v.positions.empty() {
+		if err := w.Section(codec.StreamPositions, v.positions.appendTo); err != nil {
+			return err
+		}
+	}
+	if v.judging.names == nil {
 		return nil
 	}
-	return w.Section(codec.StreamPositions, v.positions.appendTo)
+	return w.Section(codec.StreamJudging, v.judging.appendTo)
 }
 
 // IsSection reports whether a section belongs to the memory.
 func IsSection(section byte) bool {
-	return section >= codec.StreamProducers && section <= codec.StreamPositions
+	return section >= codec.StreamProducers && section <= codec.StreamPositions || section == codec.StreamJudging
 }
 
 func (v *View) appendProducers(dst []byte) []byte {
@@ -97,6 +103,8 @@ func (v *View) appendKeys(dst []byte) []byte {
 		dst = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(dst, judge), uint64(v.dropped[judge]))
 	}
 	for r := range v.keys.all() {
+		r := *r
+		r.judge, r.met = v.judging.of(&r)
 		dst = r.appendTo(dst, 0)
 	}
 	for r := range v.ahead.all() {
@@ -133,6 +141,8 @@ func (o *Memory) Load(section byte, p []byte) error {
 		return o.restoreForgotten(p)
 	case codec.StreamKeys:
 		return o.restoreKeys(p)
+	case codec.StreamJudging:
+		return o.judging.load(p)
 	}
 	return o.positions.load(p)
 }
@@ -217,8 +227,8 @@ func (o *Memory) restoreKeys(p []byte) error {
 	for last, behind := int64(0), byte(0); len(r.Rest) > 0; {
 		k, ahead := readKeyRecord(&r)
 		ordered := ahead == keyAhead && k.judgedHere() || ahead == 0 && k.last >= last && k.last <= o.now
-		before := o.key(k.key)
-		follows := before == nil || before.judge == k.judge && before.met < k.met
+		before, judge, met := o.key(&RequestID{key: k.key})
+		follows := before == nil || judge != 0 && k.judge != 0 && met < k.met
 		if r.Err != nil || ahead < behind || k.last < 0 || !ordered || !follows {
 			return fmt.Errorf("%w: key %x", codec.ErrSnapshot, k.key)
 		}

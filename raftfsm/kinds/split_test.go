@@ -190,9 +190,9 @@ func (w *splitWorld) divide(t rapid.TB, parts int, partOf func(key uint64) int) 
 		t.Fatal(err)
 	}
 	clear(w.learned)
-	w.split = &raftfsm.Split{Index: before.Index + 1, Attempt: 1, From: codec.Whole, PartOf: partOf}
+	w.split = &raftfsm.Split{Index: before.Index + 1, Attempt: 1, From: codec.Whole, Group: 1, PartOf: partOf}
 	for i := range parts {
-		w.split.Routes = append(w.split.Routes, codec.Route{Modulus: uint32(parts), Residue: uint32(i)})
+		w.split.Parts = append(w.split.Parts, dedup.Part{Route: codec.Route{Modulus: uint32(parts), Residue: uint32(i)}, Judge: 10 + uint32(i)})
 	}
 	open, err := w.onDisk.Snapshot()
 	if err != nil {
@@ -215,7 +215,7 @@ func (w *splitWorld) divide(t rapid.TB, parts int, partOf func(key uint64) int) 
 		s := part.State()
 		digest += s.Digest
 		sum.Rows += s.Rows
-		if part.Route() != w.split.Routes[i] || s.ColdRows+s.SealedRows != 0 {
+		if part.Route() != w.split.Parts[i].Route || s.ColdRows+s.SealedRows != 0 {
 			t.Fatalf("part %d is of %s: %+v", i, part.Route(), s)
 		}
 		if u, is := part.(*unread.Machine); is && u.Sweep() != w.undivided.(*unread.Machine).Sweep() {
@@ -504,10 +504,69 @@ func TestSplitThatFails(t *testing.T) {
 			want = spill.ErrLost
 		}
 		before := w.onDisk.State()
-		err := w.onDisk.Split(&raftfsm.Split{Attempt: 1, From: codec.Whole, Routes: make([]codec.Route, 2), PartOf: func(uint64) int { return 1 }}, []raftfsm.Machine{All.New(kind, raftfsm.Places{})})
+		err := w.onDisk.Split(&raftfsm.Split{Attempt: 1, From: codec.Whole, Parts: make([]dedup.Part, 2), PartOf: func(uint64) int { return 1 }}, []raftfsm.Machine{All.New(kind, raftfsm.Places{})})
 		if !errors.Is(err, want) || w.onDisk.State() != before || w.onDisk.Route() != codec.Whole {
 			t.Errorf("%s: %v, %+v, was %+v", kind, err, w.onDisk.State(), before)
 		}
 		w.close(t)
+	}
+}
+
+// Each part of a split shard has the log time, the positions and the requests of the undivided shard,
+// also after it has loaded its snapshot. Only one part judges a key without a time.
+func TestPartsRememberRequests(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []codec.Kind{codec.KindCounters, codec.KindUnread, codec.KindFeed} {
+		m, now := All.New(kind, raftfsm.Places{}), time.UnixMilli(20_000*24*time.Hour.Milliseconds())
+		request := func(m raftfsm.Machine, id dedup.RequestID, want dedup.Outcome) *raftfsm.Result {
+			t.Helper()
+			var w raftfsm.RequestWriter
+			w.Reset(nil, m.Route(), &id)
+			data := dedup.AppendClock(codec.BeginEntry(nil, kind, 0), now, testLimits)
+			r := m.Apply(codectest.Next(m, codec.AppendChecksum(append(data, w.Section()...)))).(*raftfsm.Result)
+			if r.Outcome(0) != want {
+				t.Errorf("%s, %s: outcome %d of %+v, want %d", kind, m.Route(), r.Outcome(0), id, want)
+			}
+			return r
+		}
+		producer, key := dedup.ByProducer([]byte("p"), 7), dedup.ByKey([]byte("k"))
+		timed := dedup.ByKey(fmt.Appendf(nil, "%08x-%04x-7000-8000-000000000001", now.UnixMilli()>>16, now.UnixMilli()&0xffff))
+		begin := section(dedup.SectionBegin, 1, 2, 0, 5)
+		all := []dedup.RequestID{producer, timed, key}
+		if kind != codec.KindFeed {
+			all = append(all, begin)
+		}
+		for _, id := range all {
+			request(m, id, dedup.Applied)
+		}
+		before, other := m.State(), All.New(kind, raftfsm.Places{})
+		s := &raftfsm.Split{Index: before.Index + 1, Attempt: 1, From: codec.Whole, Group: 9, PartOf: func(key uint64) int { return int(key % 2) }, Parts: []dedup.Part{
+			{Route: codec.Route{Modulus: 2}, Judge: 20},
+			{Route: codec.Route{Modulus: 2, Residue: 1}, Judge: 21},
+		}}
+		if err := m.Split(s, []raftfsm.Machine{other}); err != nil {
+			t.Fatal(err)
+		}
+		again := All.New(kind, raftfsm.Places{})
+		again.SetRoute(other.Route())
+		if err := codectest.Restore(again, codectest.Persisted(t, other)); err != nil {
+			t.Fatal(err)
+		}
+		for i, part := range []raftfsm.Machine{m, other, again} {
+			if part.State().Digest != before.Digest || !part.LogTime().Equal(now) || len(part.Sources()) != len(all)-3 {
+				t.Errorf("%s, part %d: %+v at %v, sources %v; the shard had %+v", kind, i, part.State(), part.LogTime(), part.Sources(), before)
+			}
+			for _, id := range all {
+				want := dedup.Duplicate
+				switch {
+				case id.SourceSection() != nil:
+					want = dedup.Moved
+				case id.IsJudged() && id.Shard(2) != min(i, 1):
+					want = dedup.Misrouted
+					request(part, id.JudgedBy(9, dedup.Use{Met: now.UnixMilli()}), dedup.Duplicate)
+				}
+				request(part, id, want)
+			}
+		}
 	}
 }
