@@ -49,7 +49,7 @@ const (
 	growJudgesLast                      // R10: a section with another route is refused before it is judged
 	growMemory                          // R11: a part contains the request memory
 	growPositions                       // R11: a part contains the positions of sources
-	growChain                           // K1: a part of a request names the earlier judges of its key too
+	growChain                           // K1: a part of a request states the earlier names of its judge too
 	growNamed                           // K1: a judge has another name after Split
 	growRelabels                        // K2: records of keys that the shard no longer judges count as judged by P
 	growOwnKeys                         // K3: a key is judged only by its shard

@@ -373,7 +373,7 @@ func (w *growWorld) deliverAnswer(m *growMsg) {
 		if q.judging == c {
 			q.judging, q.judged = nil, true
 			q.met, q.floor = a.met, a.floor
-			q.judges = w.judgesOf(c.route)
+			q.judges = a.judges
 		}
 	case growFull:
 		w.fail(growRefused, "request %d of key %d: full, in group %d", q.n, q.key, c.group)

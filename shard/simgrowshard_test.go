@@ -104,6 +104,7 @@ type growMem struct {
 	at     int
 	closed bool
 	number int // number of the last write of a restore
+	split  int // log time of Split
 }
 
 type growShard struct {
@@ -166,7 +167,7 @@ type growSection struct {
 	key    int      // -1 for none
 	body   int8
 	born   int         // the time in the key
-	judges [2]growName // if another shard judges the key: its judges, newest first
+	judges [2]growName // if another shard judges the key: the judge's name at met, then its name before that
 	met    int
 	floor  int
 	ops    []int
@@ -184,6 +185,7 @@ type growResult struct {
 	floor     int
 	known     bool
 	epoch, at int
+	judges    [2]growName // the names of the judge of met, for a part of the request
 }
 
 // growPart is a child's part, which Split parks.
@@ -202,12 +204,15 @@ func (w *growWorld) nameOf(route growRoute) growName {
 	return growName(growGroups+route.res) + 1
 }
 
-// judgesOf returns the judges of a key, newest first. The argument is the route of the newest
-// judge.
-func (w *growWorld) judgesOf(route growRoute) (names [2]growName) {
-	names[0] = w.nameOf(route)
-	if route.mod > w.parents && w.rules.has(growChain) {
-		names[1] = w.nameOf(growRoute{w.parents, route.res % w.parents})
+// judgesOf returns the name that a shard had as a judge when it accepted a use, and the name before
+// that.
+func (w *growWorld) judgesOf(s *growShard, met int) (names [2]growName) {
+	names[0] = w.nameOf(s.route)
+	if s.route.mod > w.parents && w.rules.has(growChain) {
+		names[1] = w.nameOf(growRoute{w.parents, s.route.res % w.parents})
+		if met <= s.mem.split {
+			names = [2]growName{names[1]}
+		}
 	}
 	return names
 }
@@ -240,6 +245,7 @@ func (w *growWorld) applySection(s *growShard, sets *growSets, e *growEntry, ind
 	if c.key >= 0 && outcome == growDuplicate {
 		a.met = m.keys[c.key].last
 	}
+	a.judges = w.judgesOf(s, a.met)
 	return a
 }
 
@@ -311,12 +317,9 @@ func (w *growWorld) judge(s *growShard, c *growSection) growOutcome {
 	}
 	known := k.there && k.judge != 0 && (k.judge == c.judges[0] || k.judge == c.judges[1])
 	switch {
+	case judged && c.met <= m.dropped[c.judges[0]] && (!k.there || known && k.judge != c.judges[0]):
+		return growExpired
 	case !k.there:
-		for _, name := range c.judges {
-			if name != 0 && c.met <= m.dropped[name] {
-				return growExpired
-			}
-		}
 	case known && k.met > c.met:
 		return growExpired
 	case known && k.met < c.floor:
@@ -352,6 +355,7 @@ func (w *growWorld) applySplit(s *growShard, e *growEntry, index int, prepared f
 	case !w.rules.has(growOnce) && s.splitAt != 0: // the same split again
 		s.route.mod = e.mod
 	}
+	s.mem.split = s.mem.now
 	old := *s
 	s.splitAt = index
 	s.route.mod *= w.factor
