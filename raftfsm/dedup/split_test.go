@@ -297,6 +297,31 @@ func TestRecordsOfTheUndividedShardThatAreNotDroppedYet(t *testing.T) {
 	}
 }
 
+// Two judges may have judged uses of one key: the undivided shard, which has not dropped the record of an
+// expired use yet, and a shard of posts. Their times cannot be compared. A part loads a snapshot with both
+// records.
+func TestSnapshotOfRecordsOfTwoJudges(t *testing.T) {
+	o, limits := New(), testLimits
+	limits.KeysMax = KeysMaxMax
+	const keys, now = 2*droppedPerEntryMax + 1, 1000
+	o.Tick(now, limits)
+	for i := range keys {
+		id := keyed(fmt.Sprint(i), "")
+		o.Judge(&id)
+	}
+	o.Tick(now+minutes(11), limits)
+	id := keyed(fmt.Sprint(keys-1), "of another kind")
+	id = id.JudgedBy(50, Use{Met: now - 1})
+	if got := o.Judge(&id); got != Applied {
+		t.Fatalf("outcome %d", got)
+	}
+	for _, part := range split(o, 2) {
+		if got := copied(t, part).Judge(&id); got != Duplicate {
+			t.Errorf("%s: outcome %d", part.judging.route, got)
+		}
+	}
+}
+
 // A repeat allocates no memory, in an undivided shard and in a part.
 func TestRepeatsDoNotAllocate(t *testing.T) {
 	undivided, o := New(), New()

@@ -228,7 +228,7 @@ func (o *Memory) restoreKeys(p []byte) error {
 		k, ahead := readKeyRecord(&r)
 		ordered := ahead == keyAhead && k.judgedHere() || ahead == 0 && k.last >= last && k.last <= o.now
 		before, judge, met := o.key(&RequestID{key: k.key})
-		follows := before == nil || judge != 0 && k.judge != 0 && met < k.met
+		follows := before == nil || judge != 0 && k.judge != 0 && (judge != k.judge || met < k.met)
 		if r.Err != nil || ahead < behind || k.last < 0 || !ordered || !follows {
 			return fmt.Errorf("%w: key %x", codec.ErrSnapshot, k.key)
 		}
