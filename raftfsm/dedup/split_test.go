@@ -181,12 +181,21 @@ func TestPartsDropSharedIndexes(t *testing.T) {
 		t.Errorf("%d and %d indexes are shared, want 4", shared(o), shared(part))
 	}
 	part.Tick(minutes(30), limits)
-	for i := range 500 { // producers 300 to 499 are still known
+	again := func(i int) {
 		if id := seq(fmt.Sprint(i), 2); part.Judge(&id) != Applied {
 			t.Fatalf("producer %d", i)
 		}
 	}
-	if part.producers.shared != nil || shared(part) != 1 {
+	for i := 300; i < 500; i++ { // those that are still known
+		again(i)
+	}
+	if part.producers.shared != nil {
+		t.Error("the part has not indexed the producers that it knows")
+	}
+	for i := range 300 {
+		again(i)
+	}
+	if shared(part) != 1 {
 		t.Errorf("%d indexes are shared, want only that of forgotten producers", shared(part))
 	}
 	for i := range forgottenPerProducer * limits.ProducersMax {
@@ -240,13 +249,20 @@ func TestNamedSection(t *testing.T) {
 		if _, _, err := ParseIdentity(part.Section(), head[:len(head)-1]); err == nil {
 			t.Error("a section that is too short was taken")
 		}
+		if earlier > 0 && len(head) != 32+4+3*4+2*8 { // FORMAT.md
+			t.Errorf("%d bytes", len(head))
+		}
 		if other := id.JudgedBy(7, Use{3, 3}); !bytes.Equal(part.AppendName(nil), other.AppendName(nil)) {
 			t.Error("uses of one key have different names")
 		}
 	}
 	head := binary.LittleEndian.AppendUint32(make([]byte, 32), 6)
-	if _, _, err := ParseIdentity(codec.SectionNamed, append(head, make([]byte, 12+useSize)...)); err == nil {
-		t.Error("a section without an earlier name was taken")
+	for _, earlier := range []uint32{7, 0} {
+		p := append(binary.LittleEndian.AppendUint32(head[:36:36], earlier), make([]byte, 8+useSize)...)
+		SetUse(p, Use{50, 40})
+		if _, _, err := ParseIdentity(codec.SectionNamed, p); (err == nil) != (earlier > 0) {
+			t.Errorf("a section with the earlier name %d: %v", earlier, err)
+		}
 	}
 }
 
