@@ -24,7 +24,7 @@ build: ## bin/countd and bin/countctl
 # others use the processor meanwhile.
 LONGEST := ./cmd/countd/e2e ./shard ./sources ./source/...
 
-test: ## every test, the real binaries over real sockets included; about 5 minutes on 2 cores
+test: ## every test, the real binaries over real sockets included; 16 minutes on 2 cores the first time
 	$(GO) test -p 3 -parallel 4 -timeout 30m $(LONGEST) ./...
 
 # Not e2e: the programs that it runs are built without the detector.
