@@ -148,11 +148,7 @@ func gated(s *nodetest.Server) *gate {
 
 func (g *gate) await(t *testing.T, n int64) {
 	t.Helper()
-	for end := time.Now().Add(must.BecomeMax); g.came.Load() < n; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d requests came, want %d", g.came.Load(), n)
-		}
-	}
+	must.Become(t, fmt.Sprintf("%d requests come", n), func() bool { return g.came.Load() >= n })
 }
 
 func TestWriterMergesWhatWaits(t *testing.T) {
@@ -435,11 +431,7 @@ func TestWriterStaysInTheWindow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for end := time.Now().Add(must.BecomeMax); highest.Load() < first.Load()+client.Window-1; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("the highest number is %d, the stuck one %d", highest.Load(), first.Load())
-		}
-	}
+	must.Become(t, "the highest number is at the end of the window of the stuck one", func() bool { return highest.Load() >= first.Load()+client.Window-1 })
 	close(stuck)
 	if err := w.Close(t.Context()); err != nil {
 		t.Fatal(err) // not nil if the writer sent a number below the window

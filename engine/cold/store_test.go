@@ -550,11 +550,7 @@ func TestReadsThatWereGivenUp(t *testing.T) {
 	}
 	cancel()
 	readers.Wait()
-	for deadline := time.Now().Add(must.BecomeMax); runtime.NumGoroutine() > before; runtime.Gosched() {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
-		}
-	}
+	must.Become(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
 }
 
 func FuzzParseIndex(f *testing.F) {
