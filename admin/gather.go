@@ -79,7 +79,7 @@ func groupViews(known *catalog.View, reports map[string]shard.NodeReport) []*gro
 		all, byNumber[number] = append(all, g), g
 	}
 	for _, k := range known.Keyspaces {
-		for shardNumber, number := range k.Groups {
+		for shardNumber, number := range k.All() {
 			if g, placed := byNumber[number]; placed {
 				g.keyspace, g.shard = k.Name, shardNumber
 			}

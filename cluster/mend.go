@@ -32,10 +32,11 @@ func (p *plan) mend() {
 // a voter. Otherwise the group would wait until that node returns. A plan may even choose a node
 // that has just died, because gossip needs seconds to detect a death. retarget also replaces a
 // voter of the target that is leaving and has died during the move. Without a replacement, the
-// group may still need the voter that the move removes, and could not finish the move.
+// group may still need the voter that the move removes, and could not finish the move. A frozen
+// group keeps its target.
 func (p *plan) retarget(g uint32) {
 	report, known := p.view.Groups[g]
-	if !known || !p.majority(report.Voters, func(key string) bool { return p.fresh(g, key) }) {
+	if !known || p.frozen[g] || !p.majority(report.Voters, func(key string) bool { return p.fresh(g, key) }) {
 		return
 	}
 	for _, key := range p.targets[g] {

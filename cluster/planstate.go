@@ -23,6 +23,7 @@ type plan struct {
 	names      map[uint32]string
 	everywhere map[uint32]bool // groups with all nodes as members
 	light      map[uint32]bool // the groups of the catalog and the board, whose replicas do not count as load
+	frozen     map[uint32]bool // groups whose shard is being split; the catalog refuses to change their targets
 
 	targets map[uint32][]string
 	leaders map[uint32]string // node of each group's leader, for groups whose leader answers
@@ -41,7 +42,7 @@ func newPlan(view *View) *plan {
 		view: view, settings: view.Settings, nodes: c.Nodes, names: GroupNames(c),
 		keys: slices.Sorted(maps.Keys(c.Nodes)), groups: slices.Sorted(maps.Keys(c.Groups)),
 		targets: map[uint32][]string{}, leaders: map[uint32]string{},
-		load: map[string]int{}, leads: map[string]int{}, busy: map[uint32]bool{}, everywhere: map[uint32]bool{}, light: map[uint32]bool{},
+		load: map[string]int{}, leads: map[string]int{}, busy: map[uint32]bool{}, everywhere: map[uint32]bool{}, light: map[uint32]bool{}, frozen: map[uint32]bool{},
 	}
 	zones := map[string]bool{}
 	for _, key := range p.keys {
@@ -53,7 +54,7 @@ func newPlan(view *View) *plan {
 	}
 	p.zones = len(zones)
 	for _, g := range p.groups {
-		p.everywhere[g], p.light[g] = c.EveryNode(g), c.Light(g)
+		p.everywhere[g], p.light[g], p.frozen[g] = c.EveryNode(g), c.Light(g), c.Frozen(g)
 		p.setTarget(g, c.Groups[g].Target)
 		report, known := view.Groups[g]
 		if known {
@@ -61,7 +62,7 @@ func newPlan(view *View) *plan {
 		} else if p.majority(c.Groups[g].Target, p.alive) {
 			p.unheard++
 		}
-		if p.busy[g] = p.moves(g); p.busy[g] && !p.waitsForDead(g) {
+		if p.busy[g] = !p.frozen[g] && p.moves(g); p.busy[g] && !p.waitsForDead(g) {
 			p.moving++
 		}
 	}
@@ -72,7 +73,7 @@ func newPlan(view *View) *plan {
 func GroupNames(c *catalog.View) map[uint32]string {
 	names := map[uint32]string{catalog.Group: "meta"}
 	for _, k := range c.Keyspaces {
-		for shard, group := range k.Groups {
+		for shard, group := range k.All() {
 			names[group] = fmt.Sprintf("%s/%d", k.Name, shard)
 		}
 	}
@@ -181,11 +182,11 @@ func (p *plan) waitsForDead(g uint32) bool {
 	})
 }
 
-// settled reports whether a group may get another target: it has reached its present target, and
-// most of its voters are fresh.
+// settled reports whether a group may get another target: it is not frozen, has reached its present
+// target, and most of its voters are fresh.
 func (p *plan) settled(g uint32) bool {
 	_, known := p.view.Groups[g]
-	return known && !p.busy[g] && p.alive(p.leaders[g]) &&
+	return known && !p.frozen[g] && !p.busy[g] && p.alive(p.leaders[g]) &&
 		p.majority(p.targets[g], func(key string) bool { return p.fresh(g, key) })
 }
 

@@ -93,18 +93,6 @@ func (r Route) Of(shard int) codec.Route {
 	return of
 }
 
-// FirstRoute returns the route that a shard had when its group was created. created is the number
-// of shards at the creation of the keyspace, and shards the present number. A replica begins with
-// this route, because its log may begin before the shard was split. FirstRoute is right only for a
-// keyspace that has grown at most once. If keyspaces grow more often, the catalog must store the
-// first route of each group.
-func FirstRoute(created, shards, shard int) codec.Route {
-	if shard < created {
-		return codec.Route{Modulus: uint32(created), Residue: uint32(shard)}
-	}
-	return codec.Route{Modulus: uint32(shards), Residue: uint32(shard)}
-}
-
 // IDOf returns the only id whose row has the given key in a shard.
 func (r Route) IDOf(shard int, key uint64) uint64 {
 	s := uint64(shard)

@@ -277,7 +277,7 @@ func TestDropIsToldToOlderCatalogs(t *testing.T) {
 	counters.Ops{op}.AppendTo(&w, 1, 0)
 	mustDrop(t, all[0], "songs")
 	allKnow(t, all, old)
-	g := all[0].newShardReplica(&Keyspace{Name: "songs", Kind: kinds.Counters, Shards: 1, Groups: []uint32{number}}, 0)
+	g := all[0].newShardReplica(&Keyspace{Name: "songs", Kind: kinds.Counters, Shards: 1, Groups: []uint32{number}}, 0, codec.Whole)
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	other := all[1].cfg.NodeKey

@@ -39,7 +39,7 @@ func (n *replicas) follow() error {
 			shards.all = slices.Clip(was.all)
 		}
 		for s := len(shards.all); s < len(k.Groups); s++ {
-			shards.all = append(shards.all, n.newShardReplica(known, s))
+			shards.all = append(shards.all, n.newShardReplica(known, s, k.FirstRoute(s)))
 		}
 		groups.byFirst[k.FirstGroup()] = shards
 		groups.all = append(groups.all, shards.all...)
@@ -60,11 +60,11 @@ func (n *replicas) follow() error {
 	return err
 }
 
-func (n *replicas) newShardReplica(k *Keyspace, shard int) *shardReplica {
+func (n *replicas) newShardReplica(k *Keyspace, shard int, first codec.Route) *shardReplica {
 	kind, _ := codec.KindOf(k.Kind) // the cluster version excludes kinds that this program does not know
 	route := k.Route()
 	g := &shardReplica{
-		number: k.Groups[shard], shard: shard, keyspace: k.Name, kind: kind, first: raftfsm.FirstRoute(k.Divisor, k.Shards, shard),
+		number: k.Groups[shard], shard: shard, keyspace: k.Name, kind: kind, first: first,
 		perKey: route.Divisor, offset: route.IDOf(shard, 0),
 	}
 	g.forward = n.writer.newForwardBatcher(g)

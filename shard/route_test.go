@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/kinds"
@@ -114,7 +115,7 @@ func TestCallsOfAnotherRouteAreRefused(t *testing.T) {
 	ks := mustMake(t, all[0], "songs", 2, "plays")
 	eventually(t, "all know the keyspace", func() bool { return all[0].Keyspace("songs") != nil && all[1].Keyspace("songs") != nil })
 	mustDo(t, all[0].Write(ks, &Write{Ops: counters.Ops{addTo(1, 0, 5)}, Deadline: soon()}))
-	g := all[0].newShardReplica(&Keyspace{Name: "songs", Kind: kinds.Counters, Shards: 6, Groups: slices.Concat(ks.Groups, make([]uint32, 4))}, 1) // id 1 is in shard 1 of either
+	g := all[0].newShardReplica(&Keyspace{Name: "songs", Kind: kinds.Counters, Shards: 6, Groups: slices.Concat(ks.Groups, make([]uint32, 4))}, 1, codec.Route{Modulus: 6, Residue: 1}) // id 1 is in shard 1 of either
 	var w raftfsm.RequestWriter
 	id := dedup.ByProducer([]byte("p"), 1)
 	w.Reset(nil, g.first, &id)

@@ -242,7 +242,7 @@ func TestRestoreOfTimelines(t *testing.T) {
 // A query reaches another node with its keys. That node refuses a query without its key, or of
 // another kind.
 func TestReadMessages(t *testing.T) {
-	g := (&Node{}).newShardReplica(&Keyspace{Kind: kinds.Feed, Shards: 1, Groups: []uint32{1}}, 0)
+	g := (&Node{}).newShardReplica(&Keyspace{Kind: kinds.Feed, Shards: 1, Groups: []uint32{1}}, 0, codec.Whole)
 	for _, q := range []raftfsm.Query{&feed.Query{}, &feed.GroupsQuery{}} {
 		read := newRemoteRead(q, &raftfsm.Part{Route: g.first, Keys: []uint64{1}}, g, &ReadOptions{Consistency: Linearizable})
 		r := wire.Reader{Rest: read.appendTo(nil)}

@@ -53,18 +53,21 @@ func (v *View) checkNodes() error {
 }
 
 // checkGroups refuses a keyspace under another name or without shards. It refuses a group that two
-// keyspaces share, that NextGroup would reuse, or that has no placement or no keyspace.
+// shards share, that NextGroup would reuse, or that has no placement or no keyspace.
 func (v *View) checkGroups() error {
 	groups := map[uint32]bool{}
 	for name, k := range v.Keyspaces {
-		if k.Name != name || name == "" || k.Divisor < 1 || len(k.Groups) < k.Divisor || len(k.Groups)%k.Divisor != 0 || len(k.Columns) > engine.ColumnsMax {
+		if k.Name != name || name == "" || len(k.Columns) > engine.ColumnsMax {
 			return fmt.Errorf("keyspace %q: %+v", name, k)
 		}
-		for _, group := range k.Groups {
+		for _, group := range k.All() {
 			if _, placed := v.Groups[group]; !placed || groups[group] || group == Group || group >= v.NextGroup {
-				return fmt.Errorf("group %d of keyspace %q has no place, or another keyspace has it", group, k.Name)
+				return fmt.Errorf("group %d of keyspace %q has no place, or another shard has it", group, k.Name)
 			}
 			groups[group] = true
+		}
+		if err := v.checkGrowth(&k); err != nil {
+			return fmt.Errorf("keyspace %q: %w", k.Name, err)
 		}
 		if k.Everywhere && k.Kind == codec.KindBoard.String() {
 			return fmt.Errorf("keyspace %q, of kind %s, is everywhere by itself", k.Name, k.Kind)
@@ -76,10 +79,57 @@ func (v *View) checkGroups() error {
 			return fmt.Errorf("keyspace %q has dropped all its columns, %d", k.Name, len(k.Columns))
 		}
 	}
-	if v.shardsPlaced() != len(groups) {
-		return fmt.Errorf("%d groups are placed, %d are there", len(v.Groups), len(groups))
+	for group := range v.Groups {
+		if !groups[group] && group != Group {
+			return fmt.Errorf("group %d is placed and has no keyspace", group)
+		}
+	}
+	if v.shardsPlaced() > GroupsMax {
+		return fmt.Errorf("%d shards, those to come included", v.shardsPlaced())
 	}
 	return v.checkPlaces()
+}
+
+// checkGrowth returns an error for numbers of shards and for a growth that no commands produce.
+func (v *View) checkGrowth(k *Keyspace) error {
+	shards := k.Divisor
+	for _, next := range k.Grown {
+		if shards < 1 || next <= shards || next%shards != 0 {
+			return fmt.Errorf("began with %d shards and had %v", k.Divisor, k.Grown)
+		}
+		shards = next
+	}
+	if shards < 1 || shards != len(k.Groups) {
+		return fmt.Errorf("%d groups of %d shards", len(k.Groups), shards)
+	}
+	if k.Growth == nil {
+		return nil
+	}
+	if k.Growth.Shards <= shards || k.Growth.Shards%shards != 0 || k.light() {
+		return fmt.Errorf("%d shards of kind %s become %d", shards, k.Kind, k.Growth.Shards)
+	}
+	pending := len(k.Groups) - len(k.Growth.Attempts)
+	for parent, a := range k.Growth.Attempts {
+		pending += len(a.Pending)
+		_, isGroup := v.Groups[a.Number]
+		if !slices.Contains(k.Groups, parent) || isGroup || a.Number == 0 || a.Number >= v.NextGroup || len(a.Children) != k.Growth.Shards/shards-1 {
+			return fmt.Errorf("group %d: %+v of %d shards", parent, a, k.Growth.Shards)
+		}
+		for _, child := range a.Pending {
+			if !slices.Contains(a.Children, child) {
+				return fmt.Errorf("group %d waits for group %d: %+v", parent, child, a)
+			}
+		}
+		for _, child := range a.Children {
+			if len(a.Pending) > 0 && (!slices.Equal(v.Groups[child].Target, v.Groups[parent].Target) || len(v.Groups[child].Replicas) != len(v.Groups[child].Initial)) {
+				return fmt.Errorf("group %d is frozen at %+v, its parent at %+v", child, v.Groups[child], v.Groups[parent])
+			}
+		}
+	}
+	if pending == 0 {
+		return errors.New("all has been split, and the growth has not ended")
+	}
+	return nil
 }
 
 func (v *View) checkPlaces() error {

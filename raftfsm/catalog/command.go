@@ -27,6 +27,12 @@ type Command struct {
 	Drop       *DropEntry       `json:"drop,omitempty"`
 	DropColumn *DropColumnEntry `json:"drop_column,omitempty"`
 
+	Grow         *GrowEntry         `json:"grow,omitempty"`
+	CommitSplit  *CommitSplitEntry  `json:"commit_split,omitempty"`
+	AbandonSplit *AbandonSplitEntry `json:"abandon_split,omitempty"`
+	ChildBegun   *ChildBegunEntry   `json:"child_begun,omitempty"`
+	MarkExec     *MarkExecEntry     `json:"mark_exec,omitempty"`
+
 	PutSource    *PutSourceEntry    `json:"put_source,omitempty"`
 	PauseSource  *PauseSourceEntry  `json:"pause_source,omitempty"`
 	DeleteSource *DeleteSourceEntry `json:"delete_source,omitempty"`

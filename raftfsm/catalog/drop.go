@@ -22,9 +22,9 @@ type DropColumnEntry struct {
 	Number     int    `json:"number"`
 }
 
-// Dropped reports whether a group belonged to a dropped keyspace. Group numbers only
-// rise and are never reused, so this stays true in every later view. A view that is too
-// old to know the group reports false.
+// Dropped reports whether a group belonged to a dropped keyspace or to an abandoned attempt to split
+// a shard. Group numbers only rise and are never reused, so this stays true in every later view. A
+// view that is too old to know the group reports false.
 func (v *View) Dropped(group uint32) bool {
 	_, placed := v.Groups[group]
 	return group != Group && group < v.NextGroup && !placed
@@ -61,7 +61,7 @@ func (c *DropEntry) apply(v *View) (Result, bool) {
 		return Result{Missing: true}, false
 	}
 	delete(v.Keyspaces, k.Name)
-	for _, group := range k.Groups {
+	for _, group := range k.All() {
 		delete(v.Groups, group)
 	}
 	return Result{Keyspace: k}, true

@@ -168,18 +168,16 @@ func TestDropsOfAnyOrder(t *testing.T) {
 				do(addColumns(name, column))
 			case 3:
 				do(dropColumn(name, k.FirstGroup()-late, column, slices.Index(k.Columns, column)))
-			case 4: // no command makes such a keyspace yet
-				if placed := v.shardsPlaced(); there && placed+k.Divisor <= GroupsMax {
-					next := *v
-					next.ownMaps()
-					k.Groups = slices.Clone(k.Groups)
-					for range k.Divisor {
-						next.Groups[next.NextGroup] = newPlacement([]string{"a.1"})
-						k.Groups = append(k.Groups, next.NextGroup)
-						next.NextGroup++
+			case 4:
+				if placed := v.shardsPlaced(); there && placed+len(k.Groups) <= GroupsMax {
+					do(grow(name, k.FirstGroup(), len(k.Groups), 2*len(k.Groups)))
+					for _, parent := range k.Groups {
+						do(commitSplit(parent, v.Groups[parent].Revision))
+						grown := v.Keyspaces[name]
+						a := grown.attempt(parent)
+						gone[a.Number] = true // the number of an attempt is no group
+						do(begun(a.Children[0]))
 					}
-					next.Keyspaces[name] = k
-					v = &next
 				}
 			case 5:
 				before := v.Groups

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"iter"
 	"slices"
 
 	"github.com/countd/countd/client/column"
@@ -26,13 +27,19 @@ type Keyspace struct {
 	// Divisor is the number of shards that the keyspace was created with. It never changes, because
 	// rows are stored under id div Divisor.
 	Divisor int `json:"divisor"`
-	// Groups holds the number of the group of each shard. It never changes. The numbers need not be
-	// consecutive.
+	// Groups holds the number of the group of each shard. The end of a growth appends the new shards.
+	// The numbers need not be consecutive.
 	Groups []uint32 `json:"groups,omitempty"`
 	// Sharding is "" for id mod shards and "hash" for a mixed id mod shards.
 	Sharding string `json:"sharding,omitempty"`
 	// Everywhere makes every node a member of the keyspace's groups: a voter or a nonvoter.
 	Everywhere bool `json:"everywhere,omitempty"`
+	// Grown holds the number of shards after each growth that has ended.
+	Grown  []int   `json:"grown,omitempty"`
+	Growth *Growth `json:"growth,omitempty"` // nil unless the keyspace grows now; nobody changes a Growth
+	// Exec means that clients send EXECs of several ids. More shards may make them fail, so the
+	// keyspace does not grow automatically.
+	Exec bool `json:"exec,omitempty"`
 	column.Settings[int64]
 }
 
@@ -45,7 +52,102 @@ func (k *Keyspace) FirstGroup() uint32 {
 	return k.Groups[0]
 }
 
-func (k *Keyspace) has(group uint32) bool { return slices.Contains(k.Groups, group) }
+// Growth is a growth of a keyspace that has not ended. shard/GROWTH.md explains the steps. Each
+// command names the state that it follows, so a late or repeated command changes nothing.
+type Growth struct {
+	// Shards is the number of shards after the growth, a multiple of the present number.
+	Shards int `json:"shards"`
+	// Attempts maps the group of a parent to the attempt to split it. An abandoned attempt is
+	// removed.
+	Attempts map[uint32]Attempt `json:"attempts,omitempty"`
+}
+
+// Attempt is one attempt to split a parent.
+type Attempt struct {
+	// Number identifies the attempt. It comes from the counter of groups, NextGroup, so a later
+	// attempt has a higher number. If the attempt succeeds, the parent judges keys under Number, which
+	// no group has.
+	Number   uint32   `json:"number"`
+	Children []uint32 `json:"children"` // groups of the other parts, by residue
+	// Pending holds the children that have not begun. Unless it is empty, the parent and all children
+	// are frozen: their targets do not change, and they get no new members.
+	Pending []uint32 `json:"pending,omitempty"`
+}
+
+// All returns all shards of the keyspace with their groups. If the keyspace grows, it includes the
+// children, each with the number of its future shard.
+func (k *Keyspace) All() iter.Seq2[int, uint32] {
+	return func(yield func(int, uint32) bool) {
+		for shard, group := range k.Groups {
+			if !yield(shard, group) {
+				return
+			}
+		}
+		for shard, parent := range k.Groups {
+			for i, child := range k.attempt(parent).Children {
+				if !yield(shard+(i+1)*len(k.Groups), child) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// FirstRoute returns the route that a shard had when its group was created. A replica begins with
+// this route, because its log may begin before the shard was split.
+func (k *Keyspace) FirstRoute(shard int) codec.Route {
+	modulus := k.Divisor
+	for _, shards := range append(slices.Clip(k.Grown), k.shardsAfter()) {
+		if shard < modulus {
+			break
+		}
+		modulus = shards
+	}
+	return codec.Route{Modulus: uint32(modulus), Residue: uint32(shard)}
+}
+
+// Frozen reports whether the members of a group must not change, because its shard is being split.
+func (v *View) Frozen(group uint32) bool {
+	k := v.keyspaceOf(group)
+	return k.frozen(group)
+}
+
+func (k *Keyspace) frozen(group uint32) bool {
+	if k.Growth != nil {
+		for parent, a := range k.Growth.Attempts {
+			if len(a.Pending) > 0 && (parent == group || slices.Contains(a.Children, group)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (k *Keyspace) has(group uint32) bool {
+	for _, g := range k.All() {
+		if g == group {
+			return true
+		}
+	}
+	return false
+}
+
+// attempt returns the attempt to split a parent, or a zero Attempt.
+func (k *Keyspace) attempt(parent uint32) Attempt {
+	if k.Growth == nil {
+		return Attempt{}
+	}
+	return k.Growth.Attempts[parent]
+}
+
+// shardsAfter returns the number of shards at the end of the growth, if the keyspace grows, and
+// otherwise the present number.
+func (k *Keyspace) shardsAfter() int {
+	if k.Growth == nil {
+		return len(k.Groups)
+	}
+	return k.Growth.Shards
+}
 
 // CreateEntry creates a keyspace of Divisor shards and places its groups. Apply chooses Groups.
 type CreateEntry struct {
@@ -89,7 +191,7 @@ func (c *CreateEntry) apply(v *View) (Result, bool) {
 		return pastBound(BoundKeyspaces, "there are %d keyspaces, the most that a cluster takes", KeyspacesMax)
 	}
 	if placed := v.shardsPlaced(); c.Divisor > GroupsMax-placed {
-		return pastBound(BoundGroups, "there are %d shards, and a cluster takes at most %d", placed, GroupsMax)
+		return tooManyShards(placed)
 	}
 	if slices.Contains(c.Columns, "") {
 		return refused("keyspace %q has a column without a name", c.Name)
@@ -103,7 +205,7 @@ func (c *CreateEntry) apply(v *View) (Result, bool) {
 		}
 	}
 	k := c.Keyspace
-	k.Groups = nil
+	k.Groups, k.Grown, k.Growth, k.Exec = nil, nil, nil, false
 	for _, keys := range c.Replicas {
 		v.Groups[v.NextGroup] = newPlacement(keys)
 		k.Groups = append(k.Groups, v.NextGroup)
@@ -143,16 +245,16 @@ func (c *SetEverywhereEntry) apply(v *View) (Result, bool) {
 		return Result{Missing: true}, false
 	case k.light():
 		return refused("keyspace %s is everywhere, always", c.Keyspace)
+	case slices.ContainsFunc(k.Groups, k.frozen): // each parent is in Groups
+		return refused("shards of keyspace %s are being split", c.Keyspace)
 	}
 	if k.Everywhere == c.Everywhere {
 		return Result{Keyspace: k}, false
 	}
 	k.Everywhere = c.Everywhere
 	v.Keyspaces[k.Name] = k
-	for _, group := range k.Groups {
-		p := v.Groups[group]
-		p.Revision++
-		v.Groups[group] = p
+	for _, group := range k.All() {
+		v.revise(group)
 	}
 	return Result{Keyspace: k}, true
 }

@@ -29,8 +29,8 @@ type Placement struct {
 	// FirstReplica is the number of the first replica of Initial. The other replicas of Initial
 	// have the next numbers. If FirstReplica is 0, all replicas of Initial have number 0.
 	FirstReplica uint64 `json:"first_replica,omitempty"`
-	// Revision counts the changes of Target and of Keyspace.Everywhere since the group
-	// was numbered.
+	// Revision counts the changes of Target and of Keyspace.Everywhere since the group was numbered,
+	// and the ends of attempts to split the group's shard.
 	Revision uint64 `json:"revision,omitempty"`
 }
 
@@ -47,6 +47,9 @@ func (c *PlaceEntry) apply(v *View) (Result, bool) {
 	p, exists := v.Groups[c.Group]
 	if !exists && c.Group != Group {
 		return refused("there is no group %d", c.Group)
+	}
+	if v.Frozen(c.Group) {
+		return refused("group %d is frozen, because its shard is being split", c.Group)
 	}
 	if !slices.Equal(p.Target, c.Was) {
 		return refused("the target of group %d is %q, not %q", c.Group, p.Target, c.Was)
@@ -81,10 +84,22 @@ func (v *View) checkReplicas(keys []string) error {
 	return nil
 }
 
-// shardsPlaced returns the number of groups of all keyspaces.
-func (v *View) shardsPlaced() int {
-	if _, placed := v.Groups[Group]; placed {
-		return len(v.Groups) - 1
+// shardsPlaced returns the number of shards of all keyspaces. It includes the shards that growths
+// will create.
+func (v *View) shardsPlaced() (n int) {
+	for _, k := range v.Keyspaces {
+		n += k.shardsAfter()
 	}
-	return len(v.Groups)
+	return n
+}
+
+func tooManyShards(placed int) (Result, bool) {
+	return pastBound(BoundGroups, "there are %d shards, and a cluster takes at most %d", placed, GroupsMax)
+}
+
+// revise counts a change in Placement.Revision.
+func (v *View) revise(group uint32) {
+	p := v.Groups[group]
+	p.Revision++
+	v.Groups[group] = p
 }

@@ -64,14 +64,16 @@ func (p *Placement) InitialID(i int) string {
 	return ReplicaID(p.Initial[i], p.FirstReplica+uint64(i))
 }
 
-// MayHold reports whether the catalog wants a node to have a replica of a group, with
-// or without a vote.
+// MayHold reports whether the catalog wants a node to have a replica of a group, with or without a
+// vote. While the group is frozen, only nodes with a number may have one.
 func (v *View) MayHold(group uint32, node string) bool {
-	if slices.Contains(v.Groups[group].Target, node) {
+	p := v.Groups[group]
+	if slices.Contains(p.Target, node) {
 		return true
 	}
 	_, known := v.Nodes[node]
-	return known && v.EveryNode(group)
+	_, has := p.Number(node)
+	return known && (has || !p.Numbered()) && v.EveryNode(group)
 }
 
 // RetireEntry retires the number of a node's replica that has left its group, so that the node may
@@ -103,17 +105,17 @@ func (c *RetireEntry) apply(v *View) (Result, bool) {
 	return Result{}, true
 }
 
-// numberReplicas gives a number to each replica that the catalog wants and that has none.
-// View.After calls it after every command that changed the view.
+// numberReplicas gives a number to each replica that the catalog wants and that has none. It skips
+// frozen groups, which get no members. View.After calls it after every command that changed the view.
 func (v *View) numberReplicas() {
 	for _, k := range v.Keyspaces {
 		var all []string
 		if k.everyNode() {
 			all = slices.Sorted(maps.Keys(v.Nodes))
 		}
-		for _, group := range k.Groups {
+		for _, group := range k.All() {
 			p, cloned := v.Groups[group], false
-			if !p.Numbered() {
+			if !p.Numbered() || k.frozen(group) {
 				continue
 			}
 			nodes := p.Target

@@ -125,7 +125,7 @@ func TestCatalogSnapshotWithAnUnknownMember(t *testing.T) {
 }
 
 func FuzzCatalogEntry(f *testing.F) {
-	for _, step := range slices.Concat(goldenCommands(), sourceSteps(), userSteps()) {
+	for _, step := range slices.Concat(goldenCommands(), growSteps(), sourceSteps(), userSteps()) {
 		entry, err := AppendEntry(nil, step.command)
 		if err != nil {
 			f.Fatal(err)
@@ -155,7 +155,7 @@ func FuzzCatalogEntry(f *testing.F) {
 // FuzzCatalogCommands applies any command to a catalog in use. A snapshot must then accept the
 // state, and restore it.
 func FuzzCatalogCommands(f *testing.F) {
-	for _, step := range slices.Concat(goldenCommands(), sourceSteps(), userSteps()) {
+	for _, step := range slices.Concat(goldenCommands(), growSteps(), sourceSteps(), userSteps()) {
 		entry, err := AppendEntry(nil, step.command)
 		if err != nil {
 			f.Fatal(err)
@@ -169,7 +169,7 @@ func FuzzCatalogCommands(f *testing.F) {
 			return
 		}
 		c := New()
-		all := slices.Concat(goldenCommands(), sourceSteps(), userSteps())
+		all := slices.Concat(goldenCommands(), growSteps(), sourceSteps(), userSteps())
 		for _, step := range all[:int(behind)%(len(all)+1)] {
 			applyCommand(t, c, step.command)
 		}

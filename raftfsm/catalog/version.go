@@ -9,6 +9,13 @@ import "math"
 // is high enough. A caller must check that before it uses X.
 const ClusterVersionMax = 1
 
+// versionOfGrowth is the first cluster version in which keyspaces may grow. It is above
+// ClusterVersionMax, because nodes cannot split shards yet.
+const versionOfGrowth = 2
+
+// TakesGrowth reports whether nodes may propose the commands of growth.go.
+func (v *View) TakesGrowth() bool { return v.ClusterVersion >= versionOfGrowth }
+
 // SetVersionEntry raises the cluster version, which determines the commands and formats that nodes may
 // use. The version never falls, never exceeds the VersionMax of any node, and does not change while it
 // is held.
