@@ -246,6 +246,18 @@ func TestPlan(t *testing.T) {
 			"transfer group 2 (k/1) from b to a: b is draining",
 			"transfer group 3 (k/2) from c to a: c is leaving",
 		}},
+		{"a frozen group and its child keep their targets", abc(4, 2), func(v *View) {
+			setNode(v, "c", in(catalog.NodeLeaving))
+			v.Dead["c"] = time.Second
+			splitting(v)
+		}, []string{"place group 2 (k/1) +d -c: c is leaving"}},
+		{"a draining node hands frozen groups over", abc(3, 2), func(v *View) {
+			setNode(v, "a", in(catalog.NodeDraining))
+			splitting(v)
+		}, []string{
+			"transfer group 1 (k/0) from a to c: a is draining",
+			"transfer group 4 (k/2) from a to b: a is draining",
+		}},
 		{"all speak the next version", abc(3, 1), func(v *View) {
 			for _, key := range []string{"a", "b", "c"} {
 				setNode(v, key, func(n *catalog.Node) { n.VersionMax = 3 })
@@ -280,6 +292,14 @@ func TestPlan(t *testing.T) {
 			}
 		})
 	}
+}
+
+// splitting makes group 1 of two groups split. Its child is group 4.
+func splitting(v *View) {
+	settle(v, 4, v.Catalog.Groups[1].Target, v.Groups[1].Leader)
+	k := v.Catalog.Keyspaces["k"]
+	k.Growth = &catalog.Growth{Shards: 4, Attempts: map[uint32]catalog.Attempt{1: {Number: 3, Children: []uint32{4}, Pending: []uint32{4}}}}
+	v.Catalog.Keyspaces["k"] = k
 }
 
 // everywhere makes all nodes members of the keyspace's groups. Nodes without a vote become non-voters.

@@ -12,7 +12,7 @@ import (
 )
 
 // Nodes join, die, return, and are wiped, drained and removed. An operator switches full replication of a keyspace on
-// and off. Meanwhile the test makes plans, and carries their steps out in any order, late, or not at all.
+// and off. A keyspace grows. Meanwhile the test makes plans, and carries their steps out in any order, late, or not at all.
 // 1. Each plan keeps its rules (see mustKeepRules). 2. Once events stop, plans soon have no steps.
 // 3. The cluster is then in the state that the comment of Plan promises.
 func TestPlanInAClusterWhereThingsHappen(t *testing.T) {
@@ -121,6 +121,9 @@ func (s *sim) mustPlaceWell(step Place, p *plan, no func(string)) {
 	if len(in) > 1 && (len(step.Was) > 1 || len(out) > 0) || len(out) > 1 || len(in)+len(out) == 0 || len(step.Target) == 0 {
 		no("not a change of one member")
 	}
+	if p.view.Catalog.Frozen(step.Group) {
+		no("the group is frozen")
+	}
 	if !slices.Equal(step.Was, p.targets[step.Group]) {
 		no("not upon the present target")
 	}
@@ -165,9 +168,16 @@ func (s *sim) mustPlaceWell(step Place, p *plan, no func(string)) {
 	}
 }
 
-// calmDown ends the events. At most one node stays dead, and no group needs it.
+// calmDown ends the events, and the splits that are under way. At most one node stays dead, and no group
+// needs it.
 func (s *sim) calmDown() {
 	s.calm = true
+	if k := s.catalog.Keyspaces["first"]; k.Growth != nil {
+		for _, parent := range k.Groups {
+			s.endSplit(k.Growth.Attempts[parent])
+		}
+	}
+	s.begin()
 	keys := slices.Sorted(maps.Keys(s.dead))
 	last := ""
 	if len(keys) > 0 && s.chance(50, "one stays dead") {

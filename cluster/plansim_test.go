@@ -82,8 +82,10 @@ func (s *sim) create(name string, shards int) {
 	}
 }
 
-// begin starts the groups that the catalog has and the simulation lacks.
+// begin starts the groups that the catalog has and the simulation lacks, and ends those that the
+// catalog has dropped.
 func (s *sim) begin() {
+	maps.DeleteFunc(s.groups, func(g uint32, _ *simGroup) bool { return s.catalog.Dropped(g) })
 	for g, p := range s.catalog.Groups {
 		if s.groups[g] == nil {
 			s.groups[g] = &simGroup{voters: slices.Clone(p.Initial), behind: map[string]bool{}}
@@ -165,7 +167,7 @@ func (s *sim) reconcile(g uint32, group *simGroup) {
 	target := c.Groups[g].Target
 	others := []string(nil)
 	if c.EveryNode(g) {
-		others = slices.DeleteFunc(slices.Sorted(maps.Keys(c.Nodes)), func(key string) bool { return contains(target, key) || key == s.wiped })
+		others = slices.DeleteFunc(slices.Sorted(maps.Keys(c.Nodes)), func(key string) bool { return contains(target, key) || key == s.wiped || !c.MayHold(g, key) })
 	}
 	for _, key := range group.voters {
 		if group.behind[key] && s.alive(key) {
@@ -268,7 +270,7 @@ func (s *sim) carryOut(step Step) {
 		s.apply(&catalog.Command{Place: &catalog.PlaceEntry{Group: step.Group, Target: step.Target, Was: step.Was}})
 	case Transfer:
 		group := s.groups[step.Group]
-		if group.leader == step.From && contains(group.voters, step.To) && s.alive(step.To) && !group.behind[step.To] {
+		if group != nil && group.leader == step.From && contains(group.voters, step.To) && s.alive(step.To) && !group.behind[step.To] {
 			group.leader = step.To
 		}
 	case SetNodeState:
@@ -290,7 +292,7 @@ func (s *sim) happen() {
 		s.apply(&catalog.Command{SetNodeState: &catalog.SetNodeStateEntry{Key: key, State: state}})
 	}
 	zones := rapid.SampledFrom([]string{"", "x", "y", "z"})
-	switch rapid.IntRange(0, 10).Draw(s.t, "event") {
+	switch rapid.IntRange(0, 12).Draw(s.t, "event") {
 	case 0:
 		if len(keys) < 9 {
 			s.join(zones.Draw(s.t, "zone"), "", rapid.IntRange(c.ClusterVersion, 3).Draw(s.t, "version"))
@@ -318,6 +320,54 @@ func (s *sim) happen() {
 		}
 	case 10:
 		s.apply(&catalog.Command{SetEverywhere: &catalog.SetEverywhereEntry{Keyspace: "first", Everywhere: s.chance(70, "everywhere")}})
+	case 11, 12:
+		s.split()
+	}
+}
+
+// split makes a random step of a growth of the first keyspace.
+func (s *sim) split() {
+	s.begin()
+	defer s.begin()
+	first := func() catalog.Keyspace { return s.catalog.Keyspaces["first"] }
+	k := first()
+	if len(k.Groups) < 12 {
+		s.retire(k.Groups)
+		s.apply(&catalog.Command{Grow: &catalog.GrowEntry{Keyspace: k.Name, FirstGroup: k.FirstGroup(), From: len(k.Groups), To: 2 * len(k.Groups)}})
+	}
+	if k = first(); k.Growth == nil {
+		return
+	}
+	parent := rapid.SampledFrom(k.Groups).Draw(s.t, "parent")
+	p, a := s.catalog.Groups[parent], k.Growth.Attempts[parent]
+	switch {
+	case a.Number == 0:
+		if sameSet(s.groups[parent].voters, p.Target) {
+			s.apply(&catalog.Command{CommitSplit: &catalog.CommitSplitEntry{Group: parent, Revision: p.Revision}})
+		}
+	case s.chance(20, "abandoned"):
+		s.apply(&catalog.Command{AbandonSplit: &catalog.AbandonSplitEntry{Group: parent, Attempt: a.Number}})
+	default:
+		s.endSplit(a)
+	}
+}
+
+// endSplit reports that the children of an attempt have begun.
+func (s *sim) endSplit(a catalog.Attempt) {
+	for _, child := range a.Pending {
+		s.apply(&catalog.Command{ChildBegun: &catalog.ChildBegunEntry{Group: child}})
+	}
+}
+
+// retire retires the numbers of replicas that have left their groups.
+func (s *sim) retire(groups []uint32) {
+	for _, g := range groups {
+		p := s.catalog.Groups[g]
+		for _, node := range slices.Sorted(maps.Keys(p.Replicas)) {
+			if group := s.groups[g]; group != nil && !contains(group.voters, node) && !contains(group.nonVoters, node) {
+				s.apply(&catalog.Command{Retire: &catalog.RetireEntry{Group: g, Node: node, Number: p.Replicas[node], Revision: p.Revision}})
+			}
+		}
 	}
 }
 
