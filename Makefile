@@ -12,7 +12,7 @@ export CGO_ENABLED := 0
 export GOFLAGS     += -trimpath
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race fuzz-short lint vuln bench clients release release-test deploy-test console-test e2e-boltdb e2e-long old-kafka chaos upgrade failover overload cluster demo clean
+.PHONY: help build test test-all race fuzz-short lint vuln bench clients release release-test deploy-test console-test e2e-boltdb e2e-long old-kafka chaos upgrade failover overload cluster demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,12 +20,15 @@ help: ## list the targets
 build: ## bin/countd and bin/countctl
 	$(GO) build -ldflags '-s -w' -o bin/ ./cmd/countd ./cmd/countctl
 
-# Tests of these packages take longest, and often wait. They start first, so that the tests of the
-# others use the processor meanwhile.
-LONGEST := ./cmd/countd/e2e ./shard ./sources ./source/...
+# Tests of these packages often wait. They start first, so that the tests of the others use the
+# processor meanwhile.
+WAITING := ./cmd/countd/e2e ./shard ./sources ./source/...
 
-test: ## every test, the real binaries over real sockets included; 16 minutes on 2 cores the first time
-	$(GO) test -p 3 -parallel 4 -timeout 30m $(LONGEST) ./...
+test: ## the short tests, some of the real binaries over real sockets included; 5 minutes on 2 cores
+	$(GO) test -short -p 3 -parallel 4 -timeout 30m $(WAITING) ./...
+
+test-all: ## the long tests too, of the packages that have any; 10 minutes on 2 cores
+	$(GO) test -p 3 -parallel 4 -timeout 30m $$(grep -rl --include='*_test.go' 'testing.Short()' . | xargs dirname | sort -u)
 
 # Not e2e: the programs that it runs are built without the detector.
 race: ## the short tests under the race detector

@@ -25,6 +25,7 @@ import (
 //  2. a restore refuses a cluster with rows;
 //  3. the digests of the new cluster equal those of the first cluster.
 func TestAdminBackup(t *testing.T) {
+	long(t)
 	beside(t)
 	c := proctest.NewCluster(t, bin, proctest.Options{}) // the same number of shards as in the new cluster, so that digests can be compared
 	l := startLoad(t, c)

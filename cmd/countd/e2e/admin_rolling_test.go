@@ -16,6 +16,7 @@ import (
 
 // TestAdminRollingRestart restarts a cluster's nodes one by one, under load, with countctl.
 func TestAdminRollingRestart(t *testing.T) {
+	long(t)
 	beside(t)
 	c := newCluster(t, proctest.Options{})
 	l := startLoad(t, c)

@@ -122,6 +122,7 @@ func byLeads(nodes []admin.ClusterNode) []string {
 
 // TestAdminNodes drains, undrains, adds and removes nodes of a cluster under load.
 func TestAdminNodes(t *testing.T) {
+	long(t)
 	beside(t)
 	c := newCluster(t, proctest.Options{})
 	l := startLoad(t, c)

@@ -74,6 +74,7 @@ func (l *closingLoad) await(t *testing.T, n int64) {
 //  3. with enforce, nodes serve no caller without a token, and refuse a revoked token at once;
 //  4. no token is in a file or log of a node.
 func TestClusterIsClosed(t *testing.T) {
+	long(t)
 	t.Parallel()
 	c := newCluster(t, proctest.Options{})
 	root := "the-root-token-of-this-test-" + strings.Repeat("7", 16)

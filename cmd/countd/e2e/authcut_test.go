@@ -25,6 +25,7 @@ const staleUsersMax = 30 * time.Second
 //     token;
 //  3. once the cut is healed, the node refuses the token as revoked, and accepts the other tokens.
 func TestRevokedWhileCutOff(t *testing.T) {
+	long(t)
 	t.Parallel()
 	root := hexOf("root token")
 	file := filepath.Join(t.TempDir(), "root")

@@ -34,6 +34,7 @@ const (
 //  4. all replicas soon become equal, and never differed at one index;
 //  5. each count is the sum of the answered writes, and one order explains all other answers.
 func TestClusterCut(t *testing.T) {
+	long(t)
 	beside(t)
 	spans := short([]time.Duration{4 * time.Second}, []time.Duration{4 * time.Second, 15 * time.Second, 45 * time.Second})
 	for _, store := range stores("boltdb") {

@@ -16,6 +16,7 @@ import (
 //  3. a node that was down during writes has these writes after its restart;
 //  4. once full replication is off, only the voters hold replicas again.
 func TestClusterEverywhere(t *testing.T) {
+	long(t)
 	beside(t)
 	c := newCluster(t, proctest.Options{Nodes: 4})
 	usersShards := c.Shards("users")

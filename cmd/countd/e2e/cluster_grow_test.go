@@ -19,6 +19,7 @@ const voters = 3
 //  4. each count is the sum of the answered writes, one order explains all other answers, and
 //     replicas never differed at one index.
 func TestClusterGrowsAndReplaces(t *testing.T) {
+	long(t)
 	beside(t)
 	for _, store := range stores("shared") {
 		t.Run(store, func(t *testing.T) {

@@ -39,6 +39,7 @@ const (
 //  3. the nodes' answers for one window are equal;
 //  4. each node has the 100 largest counts, exactly and in order.
 func TestClusterHot(t *testing.T) {
+	long(t)
 	beside(t)
 	rounds := short(1, 6)
 	for _, store := range stores("shared") {

@@ -24,6 +24,7 @@ import (
 // every group has a leader and no increment is lost. Once lost is back with an empty disk, each group has three
 // voters, and verify finds all replicas equal.
 func TestClusterMissedConfiguration(t *testing.T) {
+	long(t)
 	beside(t)
 	for _, store := range stores("shared") {
 		for _, change := range short([]string{"move"}, []string{"move", "remove", "grow"}) {

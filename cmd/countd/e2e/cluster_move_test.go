@@ -15,6 +15,7 @@ import (
 //  2. at each node, each count is the sum of the answered writes;
 //  3. all replicas are equal.
 func TestClusterNodesMove(t *testing.T) {
+	long(t)
 	beside(t)
 	c := newCluster(t, proctest.Options{LogStore: "boltdb"})
 	writes := func() *proctest.Load {

@@ -25,6 +25,7 @@ const (
 //  2. each count is the sum of the answered writes;
 //  3. replicas never differed at one index, and soon become equal.
 func TestClusterLeaderPaused(t *testing.T) {
+	long(t)
 	beside(t)
 	pauses := short([]time.Duration{4 * time.Second}, []time.Duration{5 * time.Second, 2 * time.Second, 5 * time.Second, 60 * time.Second})
 	for _, store := range stores("shared") {

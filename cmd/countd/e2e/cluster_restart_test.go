@@ -18,6 +18,7 @@ import (
 //  2. each count is the sum of the answered writes, and one order explains all other answers;
 //  3. replicas never differed at one index, and soon become equal.
 func TestClusterRollingRestart(t *testing.T) {
+	long(t)
 	beside(t)
 	rounds, quietFor := short(1, 3), short(time.Second, 10*time.Second)
 	for _, store := range stores("boltdb") {

@@ -34,6 +34,7 @@ const (
 // must not elect a leader. No acknowledged increment is lost, no linearizable read misses one, and
 // in the end verify finds all replicas equal.
 func TestClusterReplicaReturnsKilled(t *testing.T) {
+	long(t)
 	beside(t)
 	for _, store := range stores("boltdb") {
 		t.Run(store, func(t *testing.T) {
@@ -51,6 +52,7 @@ func TestClusterReplicaReturnsKilled(t *testing.T) {
 // instead of killed. Keeper and relay continue meanwhile, so if stale and returning elected a
 // leader, the group would have two.
 func TestClusterReplicaReturnsCut(t *testing.T) {
+	long(t)
 	beside(t)
 	for _, store := range stores("shared") {
 		t.Run(store, func(t *testing.T) {

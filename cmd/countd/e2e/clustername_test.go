@@ -57,6 +57,7 @@ func nameAt(n *proctest.Node) string {
 //  3. restarts of one node after the other give the cluster a name. Afterwards only nodes with that
 //     name can join, and a member with another name is kept out until it has the right name.
 func TestStrayNodeJoinsNothing(t *testing.T) {
+	long(t)
 	beside(t)
 	c := newCluster(t, proctest.Options{LogStore: "shared"})
 	gone, rest := c.Nodes()[2], c.Nodes()[:2]

@@ -108,6 +108,7 @@ func mustRefuse(t *testing.T, stray *proctest.Node, others ...*proctest.Member) 
 //  2. changes from one authority to another under load. In between, nodes trust both authorities.
 //     Nodes restart before and after the change. No request fails, and no write is lost.
 func TestClusterTLS(t *testing.T) {
+	long(t)
 	beside(t)
 	old, next := must.NewAuthority(t), must.NewAuthority(t)
 	certs := newNodeCerts(t, old)
@@ -158,6 +159,7 @@ func TestClusterTLS(t *testing.T) {
 // restarts each node with --cluster-tls-permissive, and the second without it. No request fails,
 // and no write is lost.
 func TestClusterTurnsTLSOn(t *testing.T) {
+	long(t)
 	beside(t)
 	certs := newNodeCerts(t, must.NewAuthority(t))
 	c := newCluster(t, proctest.Options{LogStore: "shared"})

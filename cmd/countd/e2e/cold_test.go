@@ -23,11 +23,9 @@ const (
 // written to, and are written to disk again. It checks what TestKillUnderWriters checks,
 // for cold rows.
 func TestKillWhileRowsGoCold(t *testing.T) {
+	long(t)
 	beside(t)
 	rounds := max(3, *killRounds/2)
-	if testing.Short() {
-		rounds = 2
-	}
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("%d rounds, seed %d", rounds, seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -79,6 +77,7 @@ func TestKillWhileRowsGoCold(t *testing.T) {
 //  1. each count is the sum of the answered writes, even for cold rows;
 //  2. replicas never differed at one index, whichever rows are cold.
 func TestClusterColdRows(t *testing.T) {
+	long(t)
 	beside(t)
 	c := newCluster(t, proctest.Options{ArgsOf: map[string][]string{
 		"n1": {"--cold-after=1s"}, "n2": {"--cold-after=2s", "--cold-cache=1MiB"}, "n3": {"--cold-after=0"},

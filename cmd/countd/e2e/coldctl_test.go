@@ -57,6 +57,7 @@ func ctlJSON[T any](t *testing.T, n *proctest.Node, args ...string) (out T) {
 //  2. no count changes, and replicas do not differ, whichever rows are cold;
 //  3. the command reports a dead node, and the other nodes continue.
 func TestColdByOrder(t *testing.T) {
+	long(t)
 	beside(t)
 	c := newCluster(t, proctest.Options{Args: []string{"--cold-after=0", "--scrub-every=1s"}})
 	nodes := c.Nodes()

@@ -49,6 +49,7 @@ type said struct {
 // The clients of Go, JavaScript and Python give the same answers. They count exactly even if requests are cut off,
 // delayed and duplicated, and while nodes are killed.
 func TestClientsConform(t *testing.T) {
+	long(t)
 	beside(t)
 	c := newCluster(t, proctest.Options{Args: []string{"--key-horizon", "10m"}})
 	for _, s := range speakers(t, c, func(n *proctest.Member) string { return n.URL }) {

@@ -27,6 +27,7 @@ import (
 //     disk space is free again;
 //  4. a backup from before the drop restores the keyspace.
 func TestDropUnderLoad(t *testing.T) {
+	long(t)
 	beside(t)
 	for _, store := range stores("boltdb") {
 		t.Run(store, func(t *testing.T) {

@@ -47,6 +47,7 @@ func groupsIn(t *testing.T, lines []string) (groups int) {
 //  2. that groups lost and regained their leaders, in fewer lines than there are groups;
 //  3. little else, because the node limits how often it logs messages of raft.
 func TestLogTellsOfDeadNodes(t *testing.T) {
+	long(t)
 	beside(t)
 	c := proctest.NewCluster(t, bin, proctest.Options{LogStore: "boltdb"}) // not newCluster, because the test needs many groups
 	n1, n2, n3 := c.Nodes()[0], c.Nodes()[1], c.Nodes()[2]

@@ -31,6 +31,7 @@ func limited(t *testing.T, files int) proctest.Binaries {
 // the limit of open files, and keeps running. A client that was connected before can still write,
 // although its writes make the node open new files.
 func TestFileDescriptorsRunOut(t *testing.T) {
+	long(t)
 	t.Parallel()
 	for _, files := range []int{512, 1024} {
 		t.Run(fmt.Sprint(files), func(t *testing.T) {

@@ -34,6 +34,7 @@ const (
 //     after kills of the node while posts arrive;
 //  4. it also holds while feeds leave memory and come back.
 func TestReplayToFollowers(t *testing.T) {
+	long(t)
 	t.Parallel()
 	r := newFollowRun(t, followGraph(t, *replayAll), "--feed-idle=1s")
 	events := higgsRecords(t, followEvents, *replayAll)

@@ -47,6 +47,7 @@ type faultyKafka struct {
 //  3. the other partitions continue;
 //  4. after a seek, all messages from that position on are counted.
 func TestSourceKafkaFaults(t *testing.T) {
+	long(t)
 	beside(t)
 	k := &faultyKafka{t: t, dir: filepath.Join(t.TempDir(), "kafka"), addrs: proctest.FreePorts(t, faultyBrokers)}
 	k.start()

@@ -33,6 +33,15 @@ func eachLogStore(t *testing.T, test func(t *testing.T, setting string)) {
 	}
 }
 
+// long skips a test that takes more than a few seconds if only short tests run (make test). make
+// test-all runs it.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes long: make test-all runs it")
+	}
+}
+
 func TestMain(m *testing.M) {
 	flag.Parse()
 	os.Exit(proctest.Run(m, func(b proctest.Binaries) { bin = b }))

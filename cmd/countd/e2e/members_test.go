@@ -32,6 +32,7 @@ import (
 //  5. each node scrubs all its sets meanwhile, and finds no damage;
 //  6. the replicas agree.
 func TestMembers(t *testing.T) {
+	long(t)
 	beside(t)
 	c := newCluster(t, proctest.Options{LogStore: "shared", Args: []string{"--scrub-every=1s"}})
 	m := &memberRun{t: t, c: c}

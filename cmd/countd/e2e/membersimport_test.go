@@ -15,6 +15,7 @@ import (
 // kill, the import is repeated. In the end exactly the pairs of the file are members. Each pair
 // counts once or, with --uncounted, not at all.
 func TestImportMembersThroughKills(t *testing.T) {
+	long(t)
 	t.Parallel()
 	for _, counted := range []bool{true, false} {
 		t.Run(fmt.Sprintf("counted=%v", counted), func(t *testing.T) {

@@ -35,20 +35,16 @@ const (
 //  4. a request whose ops all overflow is refused each time;
 //  5. the server refuses a number below the window, and a key with another body.
 func TestOnceUnderKills(t *testing.T) {
+	long(t)
 	t.Parallel()
 	span := *onceFor
-	if testing.Short() {
-		span = onceForDefault / 2
-	}
 	n := proctest.NewNode(t, bin, t.TempDir(), "--shards=posts=2", "--shards=users=1")
 	n.StartReady()
 	s := startStorm(t, n)
-	if !testing.Short() {
-		growLog(t, n) // so that later starts read snapshots with idempotency records
-		n.Stop()
-		n.StartReady()
-		hasSnapshots(t, n)
-	}
+	growLog(t, n) // so that later starts read snapshots with idempotency records
+	n.Stop()
+	n.StartReady()
+	hasSnapshots(t, n)
 	kills := 0
 	for end := time.Now().Add(span); time.Now().Before(end) && s.blows(lifeMin+rand.N(min(lifeSpread, span/3))); {
 		n.Kill()

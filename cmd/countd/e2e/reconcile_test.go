@@ -38,6 +38,7 @@ type reconciledShown struct {
 //  5. rows that drift again right after a correction can be corrected again at once, even if they
 //     drift by the same amount.
 func TestReconcile(t *testing.T) {
+	long(t)
 	beside(t)
 	stream := redis.NewClient(&redis.Options{Addr: proctest.StartRedis(t)})
 	defer stream.Close()

@@ -23,6 +23,7 @@ import (
 //  2. the second run succeeds although a leader dies;
 //  3. a third run has nothing to correct.
 func TestReconcileKilled(t *testing.T) {
+	long(t)
 	beside(t)
 	stream := redis.NewClient(&redis.Options{Addr: proctest.StartRedis(t)})
 	defer stream.Close()

@@ -28,6 +28,7 @@ const redisTimeout = must.BecomeMax
 //  1. each command has the same effect as in Redis, through every node;
 //  2. all increments that the clients send are counted.
 func TestRedisClients(t *testing.T) {
+	long(t)
 	beside(t)
 	c := newCluster(t, proctest.Options{LogStore: "shared"})
 	t.Run("go-redis", func(t *testing.T) {
@@ -322,6 +323,7 @@ func pythonWithRedis(t *testing.T) string {
 // A producer repeats each session through all nodes until one of them answers. Each write counts
 // once, even while nodes are killed.
 func TestRedisSessionsUnderKills(t *testing.T) {
+	long(t)
 	beside(t)
 	c := newCluster(t, proctest.Options{LogStore: "shared"})
 	const sessions, writes, rows = 40, 120, 10

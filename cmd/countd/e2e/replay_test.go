@@ -72,6 +72,7 @@ func (r *fileRun) done(t *testing.T) {
 // the client twice: once both together. Afterwards each item's totals are those of the file. A
 // further run of the command does not change them.
 func TestReplayThroughKills(t *testing.T) {
+	long(t)
 	t.Parallel()
 	s := higgs(t, *replayAll)
 	want := exportOf(t, s.counts)
@@ -100,6 +101,7 @@ func TestReplayThroughKills(t *testing.T) {
 // TestImportAddThroughKills adds the counts in a file while it kills first the server and then the
 // client. Each row of the file counts once, and once more only after a run with --restart.
 func TestImportAddThroughKills(t *testing.T) {
+	long(t)
 	t.Parallel()
 	packed, err := os.ReadFile(sampleSet)
 	if err != nil {

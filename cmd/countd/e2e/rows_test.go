@@ -31,6 +31,7 @@ const (
 //  2. the server alone is killed, and the import waits for its return;
 //  3. the server restarts from snapshots, then from snapshots and the log.
 func TestRealPostsInAndOut(t *testing.T) {
+	long(t)
 	t.Parallel()
 	file, want := posts(t)
 	rows := uint64(bytes.Count(want, []byte("\n")) - 1)

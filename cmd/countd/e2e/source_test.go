@@ -36,6 +36,7 @@ type sourceShown struct {
 //  3. an invalid message becomes a dead letter, at least once;
 //  4. replicas agree.
 func TestSource(t *testing.T) {
+	long(t)
 	beside(t)
 	stream := redis.NewClient(&redis.Options{Addr: proctest.StartRedis(t)})
 	defer stream.Close()

@@ -21,6 +21,7 @@ import (
 // creates a source with the configuration that follows the block. After each part, the counts are
 // exact.
 func TestSourcesDoc(t *testing.T) {
+	long(t)
 	beside(t)
 	text, err := os.ReadFile("../../../docs/SOURCES.md")
 	if err != nil {

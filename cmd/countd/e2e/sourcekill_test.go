@@ -33,6 +33,7 @@ const (
 //  3. no message is refused;
 //  4. replicas agree.
 func TestSourceKills(t *testing.T) {
+	long(t)
 	beside(t)
 	queues := startQueues(t)
 	c := newCluster(t, proctest.Options{})

@@ -59,6 +59,7 @@ type timelineRun struct {
 //  2. each author's count of posts is exact;
 //  3. replicas have the same digests.
 func TestTimelinesEqualModelThroughKills(t *testing.T) {
+	long(t)
 	beside(t)
 	c := newCluster(t, proctest.Options{Nodes: 4, Args: []string{"--feed-idle=1s"}})
 	seed := uint64(time.Now().UnixNano())

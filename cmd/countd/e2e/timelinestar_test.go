@@ -37,6 +37,7 @@ type starRun struct {
 //  3. outboxes and feeds are on disk;
 //  4. writes are repeated, under the same key and under another key.
 func TestPostOfAStarThroughFaults(t *testing.T) {
+	long(t)
 	beside(t)
 	r := &starRun{
 		T: t, c: newCluster(t, proctest.Options{Nodes: 4, Args: []string{"--feed-idle=1s"}}),

@@ -51,6 +51,7 @@ const removed = "removed"
 // kinds of damages at random. Either the node serves every acknowledged count, or it refuses to
 // start and names the damage. It never serves a wrong count, and never hangs.
 func TestDamagedFiles(t *testing.T) {
+	long(t)
 	t.Parallel()
 	eachLogStore(t, func(t *testing.T, logStore string) {
 		logs := []string{"raft.db"}

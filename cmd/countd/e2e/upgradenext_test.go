@@ -131,6 +131,7 @@ func marksAt(n *proctest.Member) (marks int) {
 //  4. a node with the previous program then cannot take part, but returns with the new program;
 //  5. the answers to the load are correct, as in TestUpgradeUnderLoad.
 func TestUpgradeGate(t *testing.T) {
+	long(t)
 	t.Parallel()
 	u := startUpgrade(t, bin, buildNext(t), proctest.Options{})
 	nodes := u.c.Nodes()
