@@ -28,7 +28,7 @@ test: ## the short tests, some of the real binaries over real sockets included; 
 	$(GO) test -short -p 3 -parallel 4 -timeout 30m $(WAITING) ./...
 
 test-all: ## the long tests too, of the packages that have any; 10 minutes on 2 cores
-	$(GO) test -p 3 -parallel 4 -timeout 30m $$(grep -rl --include='*_test.go' 'testing.Short()' . | xargs dirname | sort -u)
+	$(GO) test -p 3 -parallel 4 -timeout 30m $$(grep -rl --include='*_test.go' -e 'testing.Short()' -e 'rapid.Check(' . | xargs dirname | sort -u)
 
 # Not e2e: the programs that it runs are built without the detector.
 race: ## the short tests under the race detector

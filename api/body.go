@@ -58,8 +58,8 @@ func (s seen) need(c *cursor, bit int, path string) {
 
 func (s seen) has(bit int) bool { return s&(1<<bit) != 0 }
 
-// members calls read for each member of the body, with the index of its name in names. Members
-// must be in names, and occur at most once.
+// members passes each member of the body to the function read, with the index of the member's name
+// in names. Members must be in names, and occur at most once.
 func (r *request) members(body []byte, names []string, read func(c *cursor, member int)) (seen, error) {
 	c := r.objectIn(body)
 	var s seen

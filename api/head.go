@@ -217,7 +217,7 @@ func (r *request) readStreamHead(ctx *fasthttp.RequestCtx) error {
 	return nil
 }
 
-// The headers of a snapshot, and its content type.
+// The headers of a snapshot, its content type, and the parameters of a restore.
 const (
 	headerIndex  = "Countd-Index"
 	headerRows   = "Countd-Rows"

@@ -21,8 +21,8 @@ func (t *Table) Apply(ops []Op, width int, rows []int64, overflows []Overflow) (
 // A Judge may change each op just before ApplyJudged applies it, and gets a call for each refused
 // op. Its methods must not use the table.
 type Judge interface {
-	// ApplyJudged calls Before after all earlier ops are applied, and right before it applies the
-	// op. Before may change the values of the op's cells.
+	// Before is called once all earlier ops are applied, just before the op itself is applied. It may
+	// change the values of the op's cells.
 	Before(op int)
 	// ApplyJudged calls Refused just after it has refused an op.
 	Refused(op int)

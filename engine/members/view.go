@@ -128,8 +128,9 @@ func (g *Group) HoldViews() (release func()) {
 
 // ReleaseViews releases the views that were captured before the given time. It does nothing while
 // somebody holds the views with HoldViews. While a view exists, all data that any group of the
-// store removes stays on disk. Without the view, OpenView returns the sets as of a later entry with
-// the outcomes since, or ErrMovedOn.
+// store removes stays on disk. Once the view of a snapshot is released, OpenView returns the sets as
+// of a later entry, together with the outcomes of all ops since the snapshot. If these outcomes are
+// gone too, it returns ErrMovedOn (see viewsKept).
 func (g *Group) ReleaseViews(before time.Time) {
 	done, err := g.store.db.Use()
 	if err != nil {

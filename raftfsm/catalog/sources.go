@@ -61,10 +61,10 @@ type Partition struct {
 	// Identity names the queue that Start refers to. It is "" after a seek, until a reader has
 	// recorded the queue.
 	Identity string `json:"identity,omitempty"`
-	// Messages at and above Changed have their present meaning. An earlier configuration has
-	// counted the messages below Changed. It read them from the queue with the identity ChangedIn,
-	// or from an unknown queue if ChangedIn is "". Changed is zero if the meaning has never
-	// changed.
+	// Changed is the position of the first message that the present configuration counts. An earlier
+	// configuration, which made other ops of a message, has counted the messages below Changed. It
+	// read them from the queue with the identity ChangedIn, or from an unknown queue if ChangedIn is
+	// "". Changed is zero if there was no such configuration.
 	Changed   sink.Position `json:"changed,omitzero"`
 	ChangedIn string        `json:"changed_in,omitempty"`
 	// Rejected counts the messages and ops below RejectedTo that could not be applied.

@@ -24,7 +24,7 @@ import (
 type setSplitterInMemory struct {
 	from   *members.Group
 	others []*members.Group
-	routed func() bool // reports whether the shard that splits answers reads
+	routed func() bool // reports whether reads still reach the shard during its split
 }
 
 func (d *setSplitterInMemory) Split(s *raftfsm.Split, at members.State) ([]members.State, error) {

@@ -114,10 +114,10 @@ func (id *RequestID) Exists() bool { return id.kind != byNothing }
 // Born returns the time that the key contains. It returns false if the key contains none.
 func (id *RequestID) Born() (time.Time, bool) { return time.UnixMilli(id.born), id.born != 0 }
 
-// JudgedBy returns the id of a part of a request whose key another shard judges. judge is the name
-// that this shard had as a judge at use.Met: the number of its group, or the name from its last split
-// before. earlier are the shard's names before that, the newest first. If the shard has not judged the
-// key yet, SetUse writes the use into the section later.
+// JudgedBy returns the id of a part of a request whose key another shard, the judge, judges. judge
+// is the name that the judge had at use.Met: the number of its group, or the name from its last split
+// before. earlier are the judge's names before that, the newest first. If the judge has not judged the
+// key yet, use is zero, and SetUse later writes the use into the section of the part.
 func (id *RequestID) JudgedBy(judge uint32, use Use, earlier ...uint32) RequestID {
 	part := *id
 	part.judge, part.use = judge, use

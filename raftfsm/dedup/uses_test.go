@@ -704,7 +704,11 @@ func faults(t *testing.T, rules useRules, runs uint64, wanted ...string) map[str
 
 // With the rules of DESIGN.md, the model finds no fault.
 func TestUsesAgainstModel(t *testing.T) {
-	faults(t, useRules{name: "as designed", late: true}, 6000)
+	runs := 6000
+	if testing.Short() {
+		runs = 1500
+	}
+	faults(t, useRules{name: "as designed", late: true}, runs)
 }
 
 // If one of the rules is missing, the model finds the resulting faults.

@@ -177,9 +177,9 @@ func (m *Membership) HandOver(number uint32, node string) error {
 // confirms that no configuration has the replica.
 //
 // If a replica was removed while it was down, or its leader died at that moment, it never gets a
-// message of a leader again. So WasRemoved asks all nodes; only the leader answers. The leader may
-// be a surplus member itself, and wait for this node's next replica to replace it. Without the
-// leader's answer, the old replica would stay, and the next one would never begin.
+// message of a leader again. So WasRemoved asks for the leader's answer; without it, the old replica
+// would stay. WasRemoved asks all nodes, because the leader may be on a node that the placement lacks:
+// a surplus member, which waits until this node's next replica has replaced it.
 func (m *Membership) WasRemoved(group uint32, number uint64, leader string, view *catalog.View) bool {
 	placement := view.Groups[group]
 	if !placement.Retired(m.cfg.Key, number) {

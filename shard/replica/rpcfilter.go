@@ -380,10 +380,10 @@ func (f *rpcFilter) compare(from raft.RPCHeader, senderTerm, index, theirs uint6
 
 // checkVote refuses a vote or pre-vote if this replica's own configuration lacks this replica, or
 // if the candidate was deleted. It reports whether the candidate is a voter of that configuration.
-// If not, it replaces the candidate's id with the id of a voter.
-//
-// raft uses the id only to find the candidate in its configuration. It remembers its vote and its
-// leader by the header's Addr, which includes the candidate's own id (see EncodePeer).
+// If not, it replaces the candidate's id with the id of a voter, because raft refuses a candidate
+// that is not a voter of its configuration. This is safe: raft uses the id only for that check. It
+// remembers its vote and its leader by the header's Addr, which includes the candidate's own id (see
+// EncodePeer).
 //
 // While this replica knows a leader, only a voter of its configuration may ask for votes, as in a
 // handover. A removed replica may not, even after a late TimeoutNow.
