@@ -704,7 +704,7 @@ func faults(t *testing.T, rules useRules, runs uint64, wanted ...string) map[str
 
 // With the rules of DESIGN.md, the model finds no fault.
 func TestUsesAgainstModel(t *testing.T) {
-	runs := 6000
+	runs := uint64(6000)
 	if testing.Short() {
 		runs = 1500
 	}
