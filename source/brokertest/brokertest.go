@@ -106,7 +106,7 @@ func (r *Reader) Counts(t *testing.T, c *sinktest.Cluster, want int64) {
 // messages wait. It also tests that a broker can write many dead letters of one large message.
 func Bounded(t *testing.T, q *Queue, holds func(source.Reader) int) {
 	t.Helper()
-	const messages = 24 // some 2.5 times what a reader may buffer
+	const messages = 24             // some 2.5 times what a reader may buffer
 	random := make([]byte, 450<<10) // random, so that a batch cannot compress it
 	_, _ = rand.Read(random)
 	large := hex.EncodeToString(random) // small enough for a Kafka topic
