@@ -65,12 +65,6 @@ type deletedRow struct {
 	more  bool        // the row has more pairs
 }
 
-// placement is a pair on disk, with its stamp.
-type placement struct {
-	Pair
-	at Stamp
-}
-
 // deadPairs holds pairs of rows that earlier entries deleted.
 type deadPairs struct {
 	first []placement

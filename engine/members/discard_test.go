@@ -345,7 +345,7 @@ func damagedSmallFilesOf(t *testing.T, generation uint32, damaged func([]pebble.
 	fs := vfs.NewMem()
 	d := &damagedDisk{disk: &disk{T: t, store: smallFilesOf(t, fs, io.Discard)}, fs: fs}
 	g := d.open(0)
-	d.to(g, joins(400, 5))
+	d.to(g, joins(150, 5))
 	s, blocks := copyOf(t, g)
 	d.groups, d.states, d.blocks = []*Group{g}, []State{s}, [][][]byte{blocks}
 	d.compact()

@@ -33,7 +33,7 @@ import (
 //     any more, not even after a restart.
 func TestDamageModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		d := &damageModel{fs: vfs.NewCrashableMem(), peer: storeOf(t, vfs.NewMem())}
+		d := &damageModel{fs: vfs.NewCrashableMem(), peer: storeOf(t, vfs.NewMem()), grows: rapid.Bool().Draw(t, "grows")}
 		d.store = smallFilesOf(t, d.fs, &d.warned)
 		for number := range uint32(3) {
 			g := &damageGroup{world: world{sets: map[Pair]Stamp{}}, number: number, peer: groupOf(t, d.peer, number)}
@@ -68,6 +68,8 @@ type damageModel struct {
 	store   *Store
 	peer    *Store
 	groups  []*damageGroup
+	grows   bool        // group modelParent splits, and the other groups begin as its parts
+	split   *modelSplit // nil before the Split
 	damages int
 	depth   int
 	warned  strings.Builder
@@ -242,14 +244,18 @@ func (d *damageModel) steps() map[string]func(*rapid.T) {
 		}
 	}
 	return map[string]func(*rapid.T){
-		"entry":         ofOne(d.entry),
-		"large entry":   ofOne(d.largeEntry),
-		"snapshot":      ofOne(d.snapshot),
-		"peer snapshot": ofOne(func(t *rapid.T, g *damageGroup) { g.savePeer(t) }),
-		"load":          ofOne(d.loads),
-		"view":          ofOne(d.views),
-		"scrub":         ofOne(d.scrub),
-		"begin anew":    ofOne(d.beginAnew),
+		"entry":       ofOne(d.entry),
+		"large entry": ofOne(d.largeEntry),
+		"snapshot":    ofOne(d.snapshot),
+		"peer snapshot": ofOne(func(t *rapid.T, g *damageGroup) {
+			if !d.barred(g, g.peerState) {
+				g.savePeer(t)
+			}
+		}),
+		"load":       ofOne(d.loads),
+		"view":       ofOne(d.views),
+		"scrub":      ofOne(d.scrub),
+		"begin anew": ofOne(d.beginAnew),
 		"flush": func(t *rapid.T) {
 			if err := d.store.db.Flush(); err != nil {
 				t.Fatal(err)
@@ -349,10 +355,26 @@ func (d *damageModel) keeps(t *rapid.T, except *damageGroup, step func()) {
 	}
 }
 
-func (d *damageModel) entry(t *rapid.T, g *damageGroup) { d.give(t, g, drawEntry(t, len(g.log))) }
+func (d *damageModel) entry(t *rapid.T, g *damageGroup) {
+	parent := d.groups[modelParent]
+	switch {
+	case !d.grows || len(g.log) > 0 && (g != parent || d.split != nil):
+		d.give(t, g, drawEntry(t, len(g.log)))
+	case g == parent && rapid.IntRange(0, 5).Draw(t, "split") > 0:
+		d.give(t, g, drawEntry(t, len(g.log)))
+	case g == parent:
+		d.split = &modelSplit{index: uint64(len(g.log) + 1)}
+		d.give(t, g, entry{now: logTimeStart, split: d.split})
+	case d.split != nil:
+		d.give(t, g, entry{now: logTimeStart, split: d.split, part: int(g.number)})
+	}
+}
 
 // largeEntry appends an entry with enough members to fill several files.
 func (d *damageModel) largeEntry(t *rapid.T, g *damageGroup) {
+	if d.grows && g.number != modelParent && len(g.log) == 0 {
+		return
+	}
 	e := entry{now: logTimeStart + int64(len(g.log))}
 	row, kind := rapid.Uint64Range(0, modelRows-1).Draw(t, "row"), rapid.SampledFrom([]byte("jjjl")).Draw(t, "kind")
 	for m := range uint64(60) {
@@ -384,8 +406,22 @@ func (d *damageModel) apply(t *rapid.T, g *damageGroup, to int) {
 	for g.load == nil && !g.stuck && g.state.index < to {
 		e := &g.log[g.state.index]
 		g.busy = true
-		judged, after, err := give(g.group, g.state.at, uint64(g.state.index+1), e, func() { d.meanwhile(t) })
+		var judged []bool
+		var after State
+		var err error
+		apply := func() {
+			judged, after, err = give(g.group, g.state.at, uint64(g.state.index+1), e, func() { d.meanwhile(t) })
+		}
+		if e.part > 0 {
+			g.begun = true // AdoptPart begins a Load
+			d.keeps(t, g, apply)
+		} else {
+			apply()
+		}
 		g.busy = false
+		if errors.Is(err, ErrNotStaged) && !d.staged() {
+			return
+		}
 		if g.stuck = d.refused(t, err); g.stuck {
 			return
 		}
@@ -401,13 +437,35 @@ func (d *damageModel) apply(t *rapid.T, g *damageGroup, to int) {
 	}
 }
 
-// asOf returns the sets after an entry.
-func (g *damageGroup) asOf(index uint64) map[Pair]Stamp {
-	w := world{sets: map[Pair]Stamp{}}
-	for i := range g.log[:index] {
-		w.model(&g.log[i])
+// staged reports whether the store must have the staged parts: no damage has replaced the parent's sets, and
+// the parent has applied the Split and may replay it.
+func (d *damageModel) staged() bool {
+	p := d.groups[modelParent]
+	return d.damages == 0 && p.group != nil && p.state.index >= int(d.split.index) && p.saved.index < int(d.split.index)
+}
+
+// unborn reports whether a replica of the group in the given state has yet to adopt its part. Then it
+// has no snapshot.
+func (d *damageModel) unborn(g *damageGroup, at stored) bool {
+	return d.grows && g.number != modelParent && at.index == 0 && len(g.log) > 0
+}
+
+// barred reports whether the group must not take a snapshot, because it has split and a child's replica
+// needs its part.
+func (d *damageModel) barred(g *damageGroup, at stored) bool {
+	if d.split == nil || g.number != modelParent || at.index < int(d.split.index) {
+		return false
 	}
-	return w.sets
+	return slices.ContainsFunc(d.groups[1:], func(child *damageGroup) bool { return child.peerSaved.index == 0 })
+}
+
+// asOf returns the sets after an entry.
+func (w *world) asOf(index uint64) map[Pair]Stamp {
+	then := world{sets: map[Pair]Stamp{}}
+	for i := range w.log[:index] {
+		then.model(&w.log[i])
+	}
+	return then.sets
 }
 
 // check compares all reads of a group with the map.
@@ -465,7 +523,7 @@ func listed(t *rapid.T, skip uint64, read func(Page) (List, error)) (ids []uint6
 
 // snapshot takes a snapshot of the store's replica.
 func (d *damageModel) snapshot(t *rapid.T, g *damageGroup) {
-	if g.stuck || g.load != nil || g.state.index == 0 || d.refused(t, g.group.Capture()) {
+	if g.stuck || g.load != nil || g.state.index == 0 || d.barred(g, g.state) || d.refused(t, g.group.Capture()) {
 		return
 	}
 	if err := g.group.Sync(); err != nil {
@@ -487,7 +545,7 @@ func (g *damageGroup) savePeer(t *rapid.T) {
 // startLoad begins a Load of the other replica's sets. It does nothing if the store's replica is
 // ahead of the other replica's snapshot, and is neither stuck nor damaged.
 func (d *damageModel) startLoad(t *rapid.T, g *damageGroup) {
-	if !g.stuck && g.peerSaved.index < g.state.index && g.group.Verify() == nil {
+	if !g.stuck && g.peerSaved.index < g.state.index && g.group.Verify() == nil || d.unborn(g, g.peerSaved) {
 		return
 	}
 	v, err := g.peer.OpenView(g.peerSaved.at)
@@ -560,6 +618,9 @@ func (d *damageModel) startView(t *rapid.T, g *damageGroup) {
 	if rapid.Bool().Draw(t, "saved") && g.saved.index > 0 {
 		named = g.saved
 	}
+	if d.unborn(g, named) {
+		return
+	}
 	v, err := g.group.OpenView(named.at)
 	if !d.refused(t, err) {
 		g.view, g.named, g.read = v, named, nil
@@ -602,6 +663,9 @@ func (d *damageModel) replicate(t *rapid.T, g *damageGroup, s State) {
 		if _, at, err = give(replica, at, uint64(i+1), &g.log[i]); err == nil && at != g.log[i].after {
 			t.Fatalf("a replica made of a view is at %+v after entry %d, want %+v", at, i+1, g.log[i].after)
 		}
+	}
+	if errors.Is(err, ErrNotStaged) && d.groups[modelParent].peerSaved.index >= int(d.split.index) {
+		err = nil // the other replica of the parent needs its staged parts no more
 	}
 	if err == nil {
 		err = replica.Verify()
@@ -665,7 +729,7 @@ func (d *damageModel) heal(t *rapid.T) {
 		healthy := true
 		for range len(d.groups) * damagesMax { // a Load may uncover damage in another file
 			for _, g := range d.groups {
-				if d.apply(t, g, len(g.log)); g.stuck || g.group.Verify() != nil {
+				if d.apply(t, g, len(g.log)); g.stuck || g.state.index < len(g.log) || g.group.Verify() != nil {
 					healthy = false
 					g.savePeer(t)
 					d.startLoad(t, g)

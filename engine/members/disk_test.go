@@ -208,7 +208,7 @@ func TestViewsAreReleased(t *testing.T) {
 	at := State{}
 	var err error
 	for i := range uint64(4) {
-		if _, at, err = give(large, at, i+1, &entry{now: logTimeStart, ops: joins(10, 1000*(i+1))}); err != nil {
+		if _, at, err = give(large, at, i+1, &entry{now: logTimeStart, ops: joins(10, 300*(i+1))}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -297,7 +297,7 @@ func TestNextPrefix(t *testing.T) {
 // After Clear, no read of a list or a pair returns a removed pair, wherever the files with the
 // range deletion end.
 func TestClearedAcrossFiles(t *testing.T) {
-	for members := uint64(1); members < 200; members += 7 {
+	for members := uint64(1); members < 200; members += 21 {
 		d := &disk{T: t, store: smallFilesOf(t, vfs.NewMem(), io.Discard)}
 		d.group = d.open(1)
 		d.give(joins(3, members)...)

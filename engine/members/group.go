@@ -28,6 +28,7 @@ type Group struct {
 	broken  error // if not nil, why the sets are unusable until a Load replaces them
 	at      prefix
 	dead    map[uint64]Stamp // stamps of deleted rows that still have pairs on disk
+	split   uint64           // index of the Split whose parts are staged; 0 if none are
 
 	known   knownPairs
 	loading atomic.Bool // a Load has written a block, and its Switch may follow
@@ -64,6 +65,9 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	var state State
 	if g.at.generation, state, err = readState(s.present(), number); err == nil {
 		g.dead, err = readDead(s.present(), g.at)
+	}
+	if err == nil {
+		g.split, err = readSplit(s.present(), g.at)
 	}
 	if err == nil {
 		if err = g.removeOthers(); errors.Is(err, ErrDamaged) {
@@ -168,22 +172,48 @@ func (g *Group) Sync() error {
 	return nil
 }
 
-// Trim removes the outcomes of entries up to index. The caller must have a snapshot with these entries, so
-// that no restart replays them.
+// Trim removes the outcomes of entries up to index, and the staged parts of a Split up to index. The
+// caller must keep only snapshots with these entries, so that no restart replays them.
 func (g *Group) Trim(index uint64) error {
 	done, err := g.store.db.Use()
 	if err != nil {
 		return err
 	}
 	defer done()
-	g.reading.RLock()
-	at := g.at
-	g.reading.RUnlock()
 	g.store.writes.RLock()
 	defer g.store.writes.RUnlock()
+	g.reading.RLock()
+	at, split := g.at, g.split
+	g.reading.RUnlock()
+	if split > 0 && split <= index {
+		return g.unstage(index)
+	}
 	if err := g.store.db.DeleteRange(at.kind(keyOutcome), at.number(keyOutcome, index+1), pebble.NoSync); err != nil {
 		return fmt.Errorf("cannot remove outcomes of members: %w", err)
 	}
+	return nil
+}
+
+// unstage removes the staged parts and the outcomes up to index. The caller must have called Use and
+// hold Store.writes.
+func (g *Group) unstage(index uint64) error {
+	g.reading.Lock()
+	defer g.reading.Unlock()
+	if g.split > index {
+		return nil // a Split has just replaced the parts; the next Trim removes the outcomes
+	}
+	batch := g.store.db.NewBatch()
+	defer batch.Close()
+	staged := g.at.kind(keyStaged)
+	err := errors.Join(
+		batch.DeleteRange(g.at.kind(keyOutcome), g.at.number(keyOutcome, index+1), nil),
+		batch.DeleteRange(staged, scarce.PrefixEnd(staged), nil),
+		batch.Commit(pebble.NoSync),
+	)
+	if err != nil {
+		return fmt.Errorf("cannot remove staged members: %w", err)
+	}
+	g.split = 0
 	return nil
 }
 

@@ -21,6 +21,13 @@ import (
 //	'd' | group (4) | generation (4) | row (8)       a deleted row → stamp (6) up to which its pairs are gone
 //	'o' | group (4) | generation (4) | index (8)     outcome of an entry, see outcome.go
 //	's' | group (4)                                  → generation (4), state: see State
+//
+// A Split (split.go) stages the pairs and deleted rows of all parts but the first. These keys have
+// the group and the generation of the shard that was split.
+//
+//	'x' | group | generation                                                               → index of the Split (8)
+//	'x' | group | generation | part (4) | 'd' | row (8)                                    → stamp (6) up to which its pairs are gone
+//	'x' | group | generation | part (4) | 'm' | row (8) | column (1) | member (8)          → stamp (6)
 const (
 	keyMember  = 'm'
 	keyTime    = 't'
@@ -28,10 +35,14 @@ const (
 	keyDead    = 'd'
 	keyOutcome = 'o'
 	keyState   = 's'
+	keyStaged  = 'x'
 )
 
+// kinds are all kinds of keys, ascending.
+var kinds = [...]byte{keyDead, keyMember, keyOutcome, keyOf, keyState, keyTime, keyStaged}
+
 // generationKinds are the kinds of keys that have a generation.
-var generationKinds = [...]byte{keyMember, keyTime, keyOf, keyDead, keyOutcome}
+var generationKinds = [...]byte{keyMember, keyTime, keyOf, keyDead, keyOutcome, keyStaged}
 
 const (
 	groupPrefixBytes = 5
@@ -39,6 +50,7 @@ const (
 	listBytes        = prefixBytes + 8 + 1  // up to and including the column
 	pairBytesOfKey   = listBytes + 8        // up to and including the member
 	keyBytes         = listBytes + 8 + stampBytes
+	stagedBytes      = keyBytes - prefixBytes // of a key of keyStaged, behind the generation
 )
 
 // comparer orders keys by their bytes. It also defines the prefixes for Pebble's filters: the
@@ -72,6 +84,12 @@ type Pair struct {
 	Row    uint64
 	Member uint64
 	Column uint8
+}
+
+// placement is a pair on disk, with its stamp.
+type placement struct {
+	Pair
+	at Stamp
 }
 
 func groupPrefix(kind byte, group uint32) []byte {

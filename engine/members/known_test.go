@@ -296,21 +296,21 @@ func TestContainsIsOfOneMoment(t *testing.T) {
 // A group that had too many pairs for a filter gets one once it has fewer.
 func TestFilterOfAShrunkGroup(t *testing.T) {
 	d := diskOf(t)
-	d.store.cfg.MemoryBytes = 64 << 10
+	d.store.cfg.MemoryBytes = 16 << 10
 	thousand := func(kind byte, row uint64) (ops []op) {
 		for m := range uint64(1000) {
 			ops = append(ops, op{kind: kind, pair: Pair{Row: row, Member: m}})
 		}
 		return ops
 	}
-	for r := range uint64(100) {
+	for r := range uint64(25) {
 		d.give(thousand('j', r)...)
 	}
 	d.settle()
 	if err := d.group.fillFilter(); err != nil || d.group.known.now.Load() != nil {
-		t.Fatal("a filter for 100000 pairs", err)
+		t.Fatal("a filter for 25000 pairs", err)
 	}
-	for r := range uint64(98) {
+	for r := range uint64(24) {
 		d.give(thousand('l', r)...)
 	}
 	d.settle()
@@ -323,16 +323,16 @@ func TestFilterOfAShrunkGroup(t *testing.T) {
 // Then each group has a filter.
 func TestFiltersOfManyGroups(t *testing.T) {
 	d := diskOf(t)
-	d.store.cfg.MemoryBytes = 64 << 10 // two thirds are for filters
+	d.store.cfg.MemoryBytes = 16 << 10 // two thirds are for filters
 	groups := []*disk{d}
 	for i := range uint32(11) {
 		groups = append(groups, &disk{T: t, store: d.store, group: d.open(i + 2)})
 	}
 	for _, g := range groups {
-		for m := range uint64(4) { // each round adds member m to 900 rows, after a repeat of member 0
-			g.give(joins(900, 1)...)
+		for m := range uint64(4) { // each round adds member m to 225 rows, after a repeat of member 0
+			g.give(joins(225, 1)...)
 			var ops []op
-			for r := range uint64(900) {
+			for r := range uint64(225) {
 				ops = append(ops, op{kind: 'j', pair: Pair{Row: r, Member: m}})
 			}
 			g.give(ops...)
@@ -346,7 +346,7 @@ func TestFiltersOfManyGroups(t *testing.T) {
 	}
 	// Too many pairs for the memory, and then few again.
 	large := groups[1]
-	for r := range uint64(60) {
+	for r := range uint64(15) {
 		var ops []op
 		for m := range uint64(1000) {
 			ops = append(ops, op{kind: 'j', pair: Pair{Row: 1000 + r, Member: m}})

@@ -1,6 +1,7 @@
 package members
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ type Load struct {
 	state State // state of the loaded pairs: only Digest and Pairs are set
 	last  Pair
 	dead  map[uint64]Stamp
+	split uint64 // index of the Split whose parts are loaded as staged; 0 if none are
 }
 
 // Load begins a Load. The caller ends it with Switch, or abandons it; the next Load removes the
@@ -28,6 +30,11 @@ func (g *Group) Load() (*Load, error) {
 		return nil, err
 	}
 	defer done()
+	return g.load()
+}
+
+// load is Load for a caller that has called Use.
+func (g *Group) load() (*Load, error) {
 	g.loading.Store(false) // this Load replaces any earlier one
 	g.store.discardFor(g)
 	if g.usable() != nil {
@@ -91,6 +98,8 @@ func (l *Load) Block(block []byte) error {
 		err = l.deadRows(batch, block)
 	case len(block) > 0 && block[0] == blockOutcomes:
 		err = l.outcomes(batch, block[1:])
+	case len(block) > 0 && block[0] == blockStaged:
+		err = l.staged(batch, block[1:])
 	default:
 		err = fmt.Errorf("%w: a block of %d bytes", ErrDamaged, len(block))
 	}
@@ -115,11 +124,13 @@ func (l *Load) pair(batch *pebble.Batch, p placement) error {
 
 func (l *Load) deadRows(batch *pebble.Batch, block []byte) error {
 	var errs []error
-	errs = append(errs, EachDead(block, func(row uint64, to Stamp) {
-		l.dead[row] = to
-		errs = append(errs, batch.Set(full(l.at.number(keyDead, row)), appendStamp(nil, to), nil))
-	}))
+	errs = append(errs, EachDead(block, func(row uint64, to Stamp) { errs = append(errs, l.deadRow(batch, row, to)) }))
 	return errors.Join(errs...)
+}
+
+func (l *Load) deadRow(batch *pebble.Batch, row uint64, to Stamp) error {
+	l.dead[row] = to
+	return batch.Set(full(l.at.number(keyDead, row)), appendStamp(nil, to), nil)
 }
 
 func (l *Load) outcomes(batch *pebble.Batch, b []byte) error {
@@ -142,6 +153,27 @@ func (l *Load) outcomes(batch *pebble.Batch, b []byte) error {
 	return nil
 }
 
+// staged adds the staged parts of a block to the loaded sets.
+func (l *Load) staged(batch *pebble.Batch, b []byte) error {
+	for len(b) > stagedBytes && len(b) > stagedBytes+int(b[stagedBytes]) {
+		key, value := append(l.at.kind(keyStaged), b[:stagedBytes]...), b[stagedBytes+1:][:b[stagedBytes]]
+		b = b[stagedBytes+1+len(value):]
+		var err error
+		if bytes.Equal(key, full(l.at.kind(keyStaged))) {
+			l.split, err = parseSplit(value)
+		} else {
+			_, err = parseStaged(key, value)
+		}
+		if err = errors.Join(err, batch.Set(key, value, nil)); err != nil {
+			return err
+		}
+	}
+	if len(b) > 0 {
+		return fmt.Errorf("%w: %d bytes behind staged members", ErrDamaged, len(b))
+	}
+	return nil
+}
+
 // Check returns an ErrDamaged unless the loaded pairs have the number and the digest of state s.
 func (l *Load) Check(s State) error {
 	if l.state.Pairs != s.Pairs || l.state.Digest != s.Digest {
@@ -153,15 +185,20 @@ func (l *Load) Check(s State) error {
 // Switch durably replaces the sets of the group by the loaded ones. s is the state of the loaded
 // sets.
 func (l *Load) Switch(s State) error {
-	if err := l.Check(s); err != nil {
-		return err
-	}
-	g := l.group
-	done, err := g.store.db.Use()
+	done, err := l.group.store.db.Use()
 	if err != nil {
 		return err
 	}
 	defer done()
+	return l.switchTo(s)
+}
+
+// switchTo is Switch for a caller that has called Use.
+func (l *Load) switchTo(s State) error {
+	if err := l.Check(s); err != nil {
+		return err
+	}
+	g := l.group
 	batch := g.store.db.NewBatch()
 	defer batch.Close()
 	if err := l.at.setState(batch, s); err != nil {
@@ -189,7 +226,7 @@ func (l *Load) replace(batch *pebble.Batch) error {
 	}
 	g.reading.Lock()
 	defer g.reading.Unlock() // after this, no reader reads the old sets
-	g.at, g.dead, g.broken = l.at, l.dead, nil
+	g.at, g.dead, g.split, g.broken = l.at, l.dead, l.split, nil
 	g.known.forget()
 	g.loading.Store(false)
 	return nil

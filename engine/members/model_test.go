@@ -2,8 +2,11 @@ package members
 
 import (
 	"errors"
+	"flag"
+	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -20,6 +23,20 @@ import (
 //  2. A replay of an entry judges each op as before, and ends in the same state.
 //  3. Contains, both lists and the digest agree with the map after each entry and each restart.
 
+// TestMain lowers the number of runs of each model. In short tests, rapid divides the number of runs and
+// of steps by five. For a long search, pass -rapid.checks, such as
+// go test ./engine/members -run Model -rapid.checks 5000.
+func TestMain(m *testing.M) {
+	const few = "20"
+	checks := flag.Lookup("rapid.checks")
+	_ = checks.Value.Set(few)
+	flag.Parse()
+	if testing.Short() && checks.Value.String() == few {
+		_ = checks.Value.Set(checks.DefValue)
+	}
+	m.Run()
+}
+
 // op is one member op of an entry in the log of the model.
 type op struct {
 	pair   Pair
@@ -33,12 +50,31 @@ type entry struct {
 	ops    []op
 	judged []bool // results when the entry was first applied; nil before
 	after  State
+
+	// If split is set, the entry has no ops. It splits the sets, or adopts part, which is above 0.
+	split *modelSplit
+	part  int
 }
+
+// modelSplit is a Split of the group modelParent.
+type modelSplit struct {
+	index uint64
+	after State                      // of the parent
+	parts [modelParts]map[Pair]Stamp // sets of the parts
+}
+
+// modelParts is the number of parts of a Split. The group with number i adopts part i.
+const modelParts = 3
+
+func modelPart(row uint64) int { return int(row % modelParts) }
+
+const modelParent = 0 // the group that splits
 
 // world is a log, and a map with the sets after its last entry.
 type world struct {
-	log  []entry // entry i has index i+1
-	sets map[Pair]Stamp
+	log     []entry // entry i has index i+1
+	sets    map[Pair]Stamp
+	adopted bool // it has adopted a part, and ignores further entries that adopt one
 }
 
 const logTimeStart = 1_700_000_000_000
@@ -54,6 +90,10 @@ func storeOf(t interface{ Fatal(...any) }, fs vfs.FS) *Store {
 
 // give applies an entry to a group, as a state machine does. It calls hooks before and after Read.
 func give(g *Group, at State, index uint64, e *entry, hooks ...func()) (judged []bool, after State, err error) {
+	if e.split != nil {
+		after, err = grow(g, at, index, e, hooks)
+		return nil, after, err
+	}
 	b, err := g.Begin(at, index, e.now)
 	if err != nil {
 		return nil, at, err
@@ -107,9 +147,52 @@ func give(g *Group, at State, index uint64, e *entry, hooks ...func()) (judged [
 	return judged, after, err
 }
 
+// grow applies an entry that splits the sets or adopts a part. It calls hooks while Split reads.
+func grow(g *Group, at State, index uint64, e *entry, hooks []func()) (after State, err error) {
+	if e.part > 0 {
+		if after, err = g.AdoptPart(modelParent, e.split.index, e.part, index); err == nil && (after.Index != index || after.Stamp != e.split.after.Stamp) {
+			err = fmt.Errorf("part %d adopts %+v at %d, after %+v", e.part, after, index, e.split.after)
+		}
+		return after, err
+	}
+	rows := 0
+	states, err := g.Split(at, index, modelParts, func(row uint64) int {
+		if rows++; rows == 5 {
+			for _, fn := range hooks {
+				fn()
+			}
+		}
+		return modelPart(row)
+	})
+	if err != nil {
+		return at, err
+	}
+	sum := State{Index: index, Stamp: at.Stamp}
+	for i, s := range states {
+		sum.Digest += s.Digest
+		sum.Pairs += s.Pairs
+		if i > 0 && s.Index > 0 || s.Stamp != at.Stamp {
+			err = fmt.Errorf("part %d of %+v is %+v", i, at, s)
+		}
+	}
+	if at.Index = index; sum != at {
+		err = fmt.Errorf("parts of %+v: %+v", at, states)
+	}
+	e.split.after = states[0]
+	return states[0], err
+}
+
 // model applies the ops of an entry to the map. It returns for each join and leave whether it
 // changed the map.
 func (w *world) model(e *entry) (judged []bool) {
+	if e.split != nil && !w.adopted {
+		w.adopted = e.part > 0
+		for i := 0; i < modelParts && e.part == 0; i++ {
+			e.split.parts[i] = maps.Clone(w.sets)
+			maps.DeleteFunc(e.split.parts[i], func(p Pair, _ Stamp) bool { return modelPart(p.Row) != i })
+		}
+		w.sets = maps.Clone(e.split.parts[e.part])
+	}
 	for i := range e.ops {
 		o := &e.ops[i]
 		_, in := w.sets[o.pair]
@@ -491,7 +574,7 @@ func TestOrderOfManyJoins(t *testing.T) {
 	if ahead := l.Entries[0].At.Time().UnixMilli() - logTimeStart; ahead > 1000 {
 		t.Errorf("joins are %d ms ahead of the log", ahead)
 	}
-	for range 10 {
+	for range 6 {
 		var ops []op
 		for i := range uint64(n) {
 			ops = append(ops, op{kind: 'j', pair: Pair{Row: d.index, Member: i}})

@@ -14,7 +14,8 @@ import (
 //	previous (8) | state after the entry, see State | judged …
 //
 // previous is the index of the previous entry with an outcome. judged has a bit for each Join or
-// Leave of the entry, which is set if the op changed its set.
+// Leave of the entry, which is set if the op changed its set. For a Split, judged has the states of
+// all parts but the first instead.
 type outcome struct {
 	previous uint64
 	after    State
@@ -46,6 +47,19 @@ func (o *outcome) set(op int) {
 		o.judged = append(o.judged, 0)
 	}
 	o.judged[op/8] |= 1 << (op % 8)
+}
+
+// parts returns the states of all parts from the outcome of a Split.
+func (o *outcome) parts() ([]State, error) {
+	states := []State{o.after}
+	for b := o.judged; len(b) > 0; {
+		s, err := parseState(b[:min(len(b), stateBytes)])
+		if err != nil {
+			return nil, err
+		}
+		states, b = append(states, s), b[stateBytes:]
+	}
+	return states, nil
 }
 
 // readOutcome returns the outcome of an entry, or false if it has none.

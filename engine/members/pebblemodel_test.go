@@ -146,7 +146,7 @@ func (m *pebbleModel) removeAll(t *rapid.T) {
 			remove(at.kind(kind), scarce.PrefixEnd(at.kind(kind)))
 		}
 	case 1:
-		for _, kind := range [...]byte{keyMember, keyTime, keyOf, keyDead, keyOutcome, keyState} {
+		for _, kind := range kinds {
 			remove(groupPrefix(kind, at.group), scarce.PrefixEnd(groupPrefix(kind, at.group)))
 		}
 	case 2:

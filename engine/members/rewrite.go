@@ -128,7 +128,7 @@ func (s *Store) rewrite(span pebble.KeyRange, loading *Group) (*rewriting, error
 
 // all copies all keys in use, in ascending order.
 func (r *rewriting) all(holders []holder) error {
-	for _, kind := range [...]byte{keyDead, keyMember, keyOutcome, keyOf, keyState, keyTime} {
+	for _, kind := range kinds {
 		for _, h := range holders {
 			err := r.holder(kind, h)
 			switch {

@@ -243,7 +243,7 @@ func (s *Store) Drop(number uint32) error {
 	defer done()
 	batch := s.db.NewBatch()
 	defer batch.Close()
-	for _, kind := range []byte{keyMember, keyTime, keyOf, keyDead, keyOutcome, keyState} {
+	for _, kind := range kinds {
 		prefix := groupPrefix(kind, number)
 		if err := batch.DeleteRange(prefix, scarce.PrefixEnd(prefix), nil); err != nil {
 			return fmt.Errorf("cannot remove the members of group %d: %w", number, err)

@@ -72,7 +72,7 @@ func (f *damagedFile) mayHold(number uint32) bool {
 // mayHold reports whether the group may have keys from first to last. If last is nil, the keys are
 // unknown, and mayHold returns true.
 func mayHold(first, last []byte, number uint32) bool {
-	return last == nil || slices.ContainsFunc(append(generationKinds[:], keyState), func(kind byte) bool {
+	return last == nil || slices.ContainsFunc(kinds[:], func(kind byte) bool {
 		prefix := groupPrefix(kind, number)
 		return bytes.Compare(first, scarce.PrefixEnd(prefix)) < 0 && bytes.Compare(last, prefix) >= 0
 	})

@@ -64,10 +64,54 @@ func (g *Group) scrub(read func(bytes int) error) error {
 	if _, err := readDead(v.disk, v.at); err != nil {
 		return err
 	}
-	return each(v.disk, v.at.kind(keyOutcome), func(_, value []byte) (bool, error) {
+	err = each(v.disk, v.at.kind(keyOutcome), func(_, value []byte) (bool, error) {
 		_, err := parseOutcome(value)
 		return true, err
 	})
+	if err != nil {
+		return err
+	}
+	return v.checkStaged()
+}
+
+// checkStaged returns an ErrDamaged unless the staged parts have the states of the Split's outcome. It
+// reads all staged keys.
+func (v *View) checkStaged() error {
+	it, split, err := openStaged(v.disk, v.at)
+	if err != nil {
+		return err
+	}
+	defer it.Close()
+	o, found, err := readOutcome(v.disk, v.at, split)
+	if err == nil && found != (split > 0) {
+		err = fmt.Errorf("%w: parts are staged by entry %d, which has no outcome", ErrDamaged, split)
+	}
+	if err != nil {
+		return err
+	}
+	want, err := o.parts()
+	if err != nil {
+		return err
+	}
+	sums := make([]State, len(want))
+	err = eachStaged(it, func(s staged) error {
+		if s.part >= len(sums) {
+			return fmt.Errorf("%w: part %d of %d", ErrDamaged, s.part, len(sums))
+		}
+		if !s.dead {
+			sums[s.part].Add(s.Pair, s.at)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for i := range want[1:] {
+		if got, want := sums[i+1], want[i+1]; got.Pairs != want.Pairs || got.Digest != want.Digest {
+			return fmt.Errorf("%w: part %d has %d pairs, digest %016x, want %d, %016x", ErrDamaged, i+1, got.Pairs, got.Digest, want.Pairs, want.Digest)
+		}
+	}
+	return nil
 }
 
 // sum returns the number and the digest of the pairs in one order of keys.

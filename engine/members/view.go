@@ -20,10 +20,13 @@ import (
 //	'd' | row (8) | stamp (6) …                             deleted rows that still have pairs, ascending
 //	'p' | row (8) | column (1) | member (8) | stamp (6) …   pairs, ascending by row, column, member
 //	'o' | index (8) | length (4) | outcome …                outcomes, ascending by index
+//	'x' | key behind the generation (23) | length (1) | value …
+//	                                                        staged parts, ascending by key: see keyStaged
 const (
 	blockPairs    = 'p'
 	blockDead     = 'd'
 	blockOutcomes = 'o'
+	blockStaged   = 'x'
 
 	pairBytes = 8 + 1 + 8 + stampBytes
 	deadBytes = 8 + stampBytes
@@ -227,7 +230,7 @@ func (g *Group) openView(named State) (*ViewReader, error) {
 type ViewReader struct {
 	view  *View
 	first [][]byte // blocks of deleted rows, which come before the pairs
-	last  [][]byte // blocks of outcomes, which come after the pairs
+	last  [][]byte // blocks of outcomes and staged parts, which come after the pairs
 	bytes int64    // size of all blocks
 
 	left uint64 // number of pairs not read yet
@@ -248,7 +251,7 @@ func (r *ViewReader) open(named State) error {
 		b := nextBlock(&r.first, blockDead, deadBytes)
 		*b = appendStamp(binary.BigEndian.AppendUint64(*b, row), dead[row])
 	}
-	if err := r.outcomes(named); err != nil {
+	if err := errors.Join(r.outcomes(named), r.staged(named)); err != nil {
 		return err
 	}
 	blocks := (v.state.Pairs + pairsInBlock - 1) / pairsInBlock
@@ -298,10 +301,25 @@ func (r *ViewReader) outcomes(from State) error {
 	return nil
 }
 
-// nextBlock returns the last block of blocks. If that has no room for size more bytes, it first
-// appends a new block of the given kind.
+// staged adds the staged parts to the blocks, unless the named snapshot is from after the Split.
+func (r *ViewReader) staged(named State) error {
+	v := r.view
+	split, err := readSplit(v.disk, v.at)
+	if err != nil || split <= named.Index {
+		return err
+	}
+	return each(v.disk, v.at.kind(keyStaged), func(key, value []byte) (bool, error) {
+		b := nextBlock(&r.last, blockStaged, stagedBytes+1+len(value))
+		*b = append(append(*b, key[prefixBytes:]...), byte(len(value)))
+		*b = append(*b, value...)
+		return true, nil
+	})
+}
+
+// nextBlock returns the last block of blocks. If that is of another kind or has no room for size
+// more bytes, it first appends a new block of the given kind.
 func nextBlock(blocks *[][]byte, kind byte, size int) *[]byte {
-	if n := len(*blocks); n == 0 || len((*blocks)[n-1])+size > blockBytesMax {
+	if n := len(*blocks); n == 0 || (*blocks)[n-1][0] != kind || len((*blocks)[n-1])+size > blockBytesMax {
 		*blocks = append(*blocks, []byte{kind})
 	}
 	return &(*blocks)[len(*blocks)-1]

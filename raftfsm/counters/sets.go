@@ -23,24 +23,9 @@ type sets struct {
 	found members.State // the state of the sets in the stream
 	named bool          // whether the stream has or names sets
 
-	splitter setSplitter // nil for none
-
 	batch   *members.Batch // the batch of the entry that is being applied
 	changed []int          // indexes of the ops that changed a set, ascending
 }
-
-// setSplitter splits the sets of members on disk, which may be ahead of snapshots (R7 of
-// shard/GROWTH.md). Package engine/members does not implement it yet.
-type setSplitter interface {
-	// Split removes all pairs but those of part 0 from the group. The group's state is given in at.
-	// It stores the pairs of the other parts until the parts adopt them with their first entries.
-	// It returns the state of each part; the index in the state of part 0 is s.Index. After a
-	// restart, a replay of the entry must return the same states.
-	Split(s *raftfsm.Split, at members.State) ([]members.State, error)
-}
-
-// errSetsStay is returned if sets must be split and there is no setSplitter.
-var errSetsStay = errors.New("the members on disk cannot be split")
 
 // errNoSets is returned for ops on sets in a shard without a disk.
 var errNoSets = errors.New("this replica has no store of members")

@@ -42,13 +42,16 @@ type setsReplica struct {
 	stored   uint64 // the snapshot's index
 }
 
+// setsGroup is the number of a setsReplica's group in its store.
+const setsGroup = 3
+
 func (r *setsReplica) open(t *rapid.T) {
 	var err error
 	r.store, err = members.Open(members.Config{Dir: "m", FS: r.fs, MemoryBytes: members.MemoryBytesMin, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { panic(err) }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	sets, err := r.store.Group(3)
+	sets, err := r.store.Group(setsGroup)
 	if err != nil {
 		t.Fatal(err)
 	}

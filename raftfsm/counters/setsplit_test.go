@@ -1,9 +1,7 @@
 package counters
 
 import (
-	"encoding/binary"
 	"errors"
-	"io"
 	"slices"
 	"testing"
 	"time"
@@ -19,72 +17,6 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// setSplitterInMemory stands in for the setSplitter of engine/members. It copies all pairs through memory to
-// the groups of the parts, which already exist. It does not survive a crash in between.
-type setSplitterInMemory struct {
-	from   *members.Group
-	others []*members.Group
-	routed func() bool // reports whether reads still reach the shard during its split
-}
-
-func (d *setSplitterInMemory) Split(s *raftfsm.Split, at members.State) ([]members.State, error) {
-	if d.routed() {
-		return nil, errors.New("the shard answers reads while its sets change")
-	}
-	view, err := d.from.OpenView(at)
-	if err != nil {
-		return nil, err
-	}
-	states := make([]members.State, len(s.Parts))
-	blocks := make([][2][]byte, len(s.Parts)) // of each part: deleted rows, pairs
-	for {
-		b, err := view.Next(nil)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		kind, size := 0, 14
-		if b[0] == 'p' {
-			kind, size = 1, 23
-			if err := members.EachPair(b, func(p members.Pair, at members.Stamp) error {
-				states[s.PartOf(p.Row)].Add(p, at)
-				return nil
-			}); err != nil {
-				return nil, err
-			}
-		}
-		for item := range slices.Chunk(b[1:], size) {
-			to := &blocks[s.PartOf(binary.BigEndian.Uint64(item))][kind]
-			if len(*to) == 0 {
-				*to = append(*to, b[0])
-			}
-			*to = append(*to, item...)
-		}
-	}
-	view.Close()
-	for i, group := range append([]*members.Group{d.from}, d.others...) {
-		states[i].Index, states[i].Stamp = 1, at.Stamp // the entry that adopts the part has the index 1
-		if i == 0 {
-			states[0].Index = s.Index
-		}
-		load, err := group.Load()
-		if err != nil {
-			return nil, err
-		}
-		for _, b := range blocks[i] {
-			if len(b) > 0 {
-				err = errors.Join(err, load.Block(b))
-			}
-		}
-		if err = errors.Join(err, load.Switch(states[i])); err != nil {
-			return nil, err
-		}
-	}
-	return states, nil
-}
-
 // The sets of a shard that splits and then applies ops are those of a shard that applies the ops and then
 // leaves out the rows of other parts: the same answers, members and numbers of pairs. The digests add up when the shard
 // splits. Afterwards they need not: a stamp counts the joins of its millisecond, and the undivided shard has more.
@@ -92,10 +24,19 @@ func TestSetsSplitThenApply(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		undivided, split := &setsReplica{fs: vfs.NewMem()}, &setsReplica{fs: vfs.NewMem()}
-		all := []*setsReplica{undivided, split, {fs: vfs.NewMem()}, {fs: vfs.NewMem()}}
+		all := []*setsReplica{undivided, split}
 		for _, r := range all {
 			r.open(t)
 			defer r.close(t)
+		}
+		for group := range uint32(2) {
+			sets, err := split.store.Group(10 + group)
+			if err != nil {
+				t.Fatal(err)
+			}
+			part := &setsReplica{fsm: New(raftfsm.Places{Members: sets})}
+			all = append(all, part)
+			defer part.fsm.Close()
 		}
 		index := 0
 		entry := func(m *Machine, ops ...engine.Op) *raftfsm.Result {
@@ -140,20 +81,17 @@ func TestSetsSplitThenApply(t *testing.T) {
 		partOf = func(row uint64) int { return int(row % 3) }
 		s := splitOf(split.fsm, codec.Whole, 3)
 		s.PartOf = partOf
-		before := split.fsm.State()
-		if held := split.fsm.Members().State(); held != (members.State{}) {
-			err := split.fsm.Split(s, []raftfsm.Machine{New(raftfsm.Places{}), New(raftfsm.Places{})})
-			if !errors.Is(err, errSetsStay) || split.fsm.State() != before {
-				t.Fatalf("split without a splitter: %v, %+v, before it %+v", err, split.fsm.State(), before)
-			}
+		before, held := split.fsm.State(), split.fsm.Members().State()
+		routed := false // whether the shard answers reads while its sets change
+		s.PartOf = func(row uint64) int {
+			routed = split.fsm.Routed(s.From) || split.fsm.Routed(s.Parts[0].Route)
+			return partOf(row)
 		}
-		splitter := &setSplitterInMemory{
-			from: split.fsm.Members(), others: []*members.Group{all[2].fsm.Members(), all[3].fsm.Members()},
-			routed: func() bool { return split.fsm.Routed(s.From) || split.fsm.Routed(s.Parts[0].Route) },
-		}
-		split.fsm.Between(func(held raftfsm.Contents) { held.(*contents).sets.splitter = splitter })
 		if err := split.fsm.Split(s, []raftfsm.Machine{all[2].fsm, all[3].fsm}); err != nil {
 			t.Fatal(err)
+		}
+		if held.Pairs > 0 && routed {
+			t.Fatal("the shard answers reads while its sets change")
 		}
 		parts = all[1:]
 		digest := uint64(0)
@@ -162,6 +100,18 @@ func TestSetsSplitThenApply(t *testing.T) {
 		}
 		if digest != before.Digest {
 			t.Fatalf("digests add up to %x, want %x", digest, before.Digest)
+		}
+		for part, r := range all[2:] {
+			r.fsm.Between(func(held raftfsm.Contents) {
+				c := held.(*contents)
+				if c.sets.at == (members.State{}) {
+					return
+				}
+				var err error
+				if c.sets.at, err = r.fsm.Members().AdoptPart(setsGroup, s.Index, part+1, 1); err != nil {
+					t.Fatal(err)
+				}
+			})
 		}
 		apply() // the entries that split the shard and that adopt the parts
 

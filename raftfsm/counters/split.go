@@ -23,11 +23,8 @@ func (c *contents) Split(s *raftfsm.Split, parts []raftfsm.Contents) error {
 	if c.sets.at == (members.State{}) {
 		return nil
 	}
-	if c.sets.splitter == nil {
-		return errSetsStay
-	}
 	s.Withdraw()
-	states, err := c.sets.splitter.Split(s, c.sets.at)
+	states, err := c.sets.group.Split(c.sets.at, s.Index, len(s.Parts), s.PartOf)
 	for i := range states {
 		parts[i].(*contents).sets.at = states[i]
 	}

@@ -1,0 +1,432 @@
+package members
+
+import (
+	"errors"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"pgregory.net/rapid"
+)
+
+// The model has a parent and two children, each with replicas on two nodes. It splits the parent
+// once, and the children adopt their parts. A node crashes at any byte that it writes, also in the
+// middle of a Split or an AdoptPart. Replicas restart from either of their stored snapshots, send
+// and receive snapshots from both sides of the Split, and are dropped. The model checks:
+//
+//  1. Each entry is judged as the ops on a map are, the first time and in each replay, on both
+//     nodes, and ends in the same state.
+//  2. The sets on disk are those of the map after the entry that the group's state names, and the
+//     staged parts are whole.
+//  3. If a node's parent has applied the Split, and keeps no snapshot from after it alone, the
+//     children can adopt their parts, as often as they begin anew.
+//  4. At the end, all replicas have all entries.
+func TestSplitModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := &splitModel{}
+		for i := range m.shards {
+			m.shards[i].sets = map[Pair]Stamp{}
+		}
+		for i := range m.nodes {
+			m.nodes[i] = &splitNode{fs: vfs.NewCrashableMem()}
+			m.open(t, m.nodes[i])
+		}
+		defer func() {
+			for _, n := range m.nodes {
+				n.close()
+			}
+		}()
+		t.Repeat(map[string]func(*rapid.T){
+			"entry":    m.entry,
+			"entries":  m.entry,
+			"grow":     m.grow,
+			"apply":    func(t *rapid.T) { m.applySome(t, m.node(t), m.shard(t)) },
+			"follow":   func(t *rapid.T) { m.applySome(t, m.node(t), m.shard(t)) },
+			"snapshot": m.snapshot,
+			"send":     func(t *rapid.T) { m.send(t, m.node(t), m.shard(t)) },
+			"crash":    func(t *rapid.T) { m.crash(t, m.node(t)) },
+			"drop":     m.drop,
+			"":         func(*rapid.T) {},
+		})
+		m.finish(t)
+	})
+}
+
+type splitModel struct {
+	shards [modelParts]world // the parent, then the children
+	split  *modelSplit       // nil before the Split is in the parent's log
+	nodes  [2]*splitNode
+}
+
+type splitNode struct {
+	fs       *vfs.MemFS
+	store    *Store
+	replicas [modelParts]splitReplica
+	parked   [modelParts]bool // parts in the node's memory, since its parent has applied the Split
+}
+
+type splitReplica struct {
+	group *Group
+	state stored
+	saved []savedSets // stored snapshots, oldest first
+	stuck bool        // it needs a snapshot of the other node
+}
+
+// savedSets is a stored snapshot. A snapshot of the replica itself names its sets, and a received one
+// contains them.
+type savedSets struct {
+	stored
+	received bool
+	blocks   [][]byte
+	found    State // state of the sets in blocks
+}
+
+func (m *splitModel) node(t *rapid.T) *splitNode {
+	return rapid.SampledFrom(m.nodes[:]).Draw(t, "node")
+}
+
+func (m *splitModel) shard(t *rapid.T) int { return rapid.IntRange(0, modelParts-1).Draw(t, "shard") }
+
+func (m *splitModel) other(n *splitNode) *splitNode {
+	if n == m.nodes[0] {
+		return m.nodes[1]
+	}
+	return m.nodes[0]
+}
+
+func (m *splitModel) open(t *rapid.T, n *splitNode) {
+	n.store = storeOf(t, n.fs)
+	n.parked = [modelParts]bool{}
+	for shard := range n.replicas {
+		r := &n.replicas[shard]
+		r.group, r.state, r.stuck = groupOf(t, n.store, uint32(shard)), stored{}, false
+		if len(r.saved) > 0 {
+			r.restore(t)
+		}
+	}
+}
+
+// restore makes the replica begin with its newest stored snapshot.
+func (r *splitReplica) restore(t *rapid.T) {
+	s := &r.saved[len(r.saved)-1]
+	r.state, r.stuck = s.stored, false
+	var err error
+	switch {
+	case s.at.Index == 0:
+		err = r.group.Reset()
+	case !s.received:
+		err = r.group.Adopts(s.generation, s.at)
+	default:
+		var l *Load
+		l, err = r.group.Load()
+		for i := 0; i < len(s.blocks) && err == nil; i++ {
+			err = l.Block(s.blocks[i])
+		}
+		if err == nil {
+			err = l.Switch(s.found)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (n *splitNode) close() {
+	for i := range n.replicas {
+		n.replicas[i].group.Close()
+	}
+	_ = n.store.Close()
+}
+
+// born reports whether the replica of a child has adopted its part.
+func (r *splitReplica) born() bool { return r.state.index > 0 }
+
+// entry appends an entry of ops to a log. All rows are of the shard if the parent has split.
+func (m *splitModel) entry(t *rapid.T) {
+	shard := m.shard(t)
+	if w := &m.shards[shard]; shard == modelParent || len(w.log) > 0 {
+		e := drawEntry(t, len(w.log))
+		for i := range e.ops {
+			if row := &e.ops[i].pair.Row; m.split != nil && modelPart(*row) != shard {
+				*row = uint64(shard)
+			}
+		}
+		m.append(w, e)
+	}
+}
+
+func (m *splitModel) append(w *world, e entry) {
+	e.judged = w.model(&e)
+	w.log = append(w.log, e)
+}
+
+// grow appends a Split, or an entry that adopts a part. A child may get that entry twice.
+func (m *splitModel) grow(t *rapid.T) {
+	w := &m.shards[modelParent]
+	if m.split == nil {
+		m.split = &modelSplit{index: uint64(len(w.log) + 1)}
+		m.append(w, entry{now: logTimeStart, split: m.split})
+		return
+	}
+	part := rapid.IntRange(1, modelParts-1).Draw(t, "part")
+	m.append(&m.shards[part], entry{now: logTimeStart, split: m.split, part: part})
+}
+
+func (m *splitModel) applySome(t *rapid.T, n *splitNode, shard int) {
+	m.apply(t, n, shard, rapid.IntRange(n.replicas[shard].state.index, len(m.shards[shard].log)).Draw(t, "to"))
+}
+
+// apply applies the entries of a shard up to index to on a node. It stops early at an entry that
+// adopts a part, if the part is not on the node.
+func (m *splitModel) apply(t *rapid.T, n *splitNode, shard, to int) {
+	r, w := &n.replicas[shard], &m.shards[shard]
+	for !r.stuck && r.state.index < to {
+		e, index := &w.log[r.state.index], r.state.index+1
+		if e.part > 0 && !r.born() && !n.parked[shard] {
+			return
+		}
+		judged, after := []bool(nil), r.state.at
+		if e.part == 0 || !r.born() {
+			var err error
+			judged, after, err = give(r.group, r.state.at, uint64(index), e)
+			if r.stuck = errors.Is(err, ErrNotStaged) && !m.keeps(n); r.stuck {
+				return
+			}
+			if err != nil {
+				t.Fatalf("shard %d, entry %d: %v", shard, index, err)
+			}
+		}
+		for i := range max(len(judged), len(e.judged)) {
+			if judged[i] != e.judged[i] {
+				t.Fatalf("shard %d, entry %d, op %d: judged %v, want %v", shard, index, i, judged[i], e.judged[i])
+			}
+		}
+		if e.after == (State{}) {
+			e.after = after
+		}
+		if after != e.after {
+			t.Fatalf("shard %d, entry %d: %+v, the first time %+v", shard, index, after, e.after)
+		}
+		r.state = stored{index: index, at: after}
+		if e.split != nil && e.part == 0 {
+			n.parked = [modelParts]bool{false, !n.replicas[1].born(), !n.replicas[2].born()}
+		}
+		if e.part > 0 {
+			n.parked[shard] = false
+		}
+	}
+	m.check(t, n, shard)
+}
+
+// keeps reports whether the node must have the staged parts: its parent has applied the Split, and
+// may replay it.
+func (m *splitModel) keeps(n *splitNode) bool {
+	p := &n.replicas[modelParent]
+	return m.split != nil && p.state.index >= int(m.split.index) && (len(p.saved) == 0 || p.saved[0].index < int(m.split.index))
+}
+
+func (m *splitModel) check(t *rapid.T, n *splitNode, shard int) {
+	r := &n.replicas[shard]
+	if r.stuck {
+		return
+	}
+	w := &world{sets: m.shards[shard].asOf(r.group.State().Index)}
+	w.check(t, r.group)
+}
+
+// begun reports whether each child has a snapshot on some node.
+func (m *splitModel) begun() bool {
+	for child := 1; child < modelParts; child++ {
+		if len(m.nodes[0].replicas[child].saved)+len(m.nodes[1].replicas[child].saved) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// snapshot stores a snapshot of a replica. It keeps the one before it.
+func (m *splitModel) snapshot(t *rapid.T) {
+	n, shard := m.node(t), m.shard(t)
+	r := &n.replicas[shard]
+	beyond := shard == modelParent && m.split != nil && r.state.index >= int(m.split.index)
+	if r.stuck || r.state.index == 0 || beyond && !m.begun() || len(r.saved) > 0 && r.saved[len(r.saved)-1].index == r.state.index {
+		return
+	}
+	if err := errors.Join(r.group.Capture(), r.group.Sync()); err != nil {
+		t.Fatal(err)
+	}
+	r.state.generation = r.group.Generation()
+	r.saved = append(r.saved, savedSets{stored: r.state})
+	if len(r.saved) > 2 {
+		r.saved = r.saved[1:]
+	}
+	m.trim(t, r)
+}
+
+func (m *splitModel) trim(t *rapid.T, r *splitReplica) {
+	if err := r.group.Trim(uint64(r.saved[0].index)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// send makes a node receive the newest stored snapshot of the other node's replica, if it is newer or
+// the replica is stuck.
+func (m *splitModel) send(t *rapid.T, to *splitNode, shard int) {
+	from, r := &m.other(to).replicas[shard], &to.replicas[shard]
+	if from.stuck || len(from.saved) == 0 {
+		return
+	}
+	s := from.saved[len(from.saved)-1]
+	if !r.stuck && s.index <= r.state.index {
+		return
+	}
+	if s.received = true; s.at.Index > 0 {
+		s.found, s.blocks = from.carried(t, s.at)
+	}
+	r.saved = []savedSets{s}
+	r.restore(t)
+	m.trim(t, r)
+	m.check(t, to, shard)
+}
+
+// carried returns the sets of a stored snapshot, as the replica sends them. It may have released the
+// view of these sets.
+func (r *splitReplica) carried(t *rapid.T, at State) (found State, blocks [][]byte) {
+	if rapid.Bool().Draw(t, "release") {
+		r.group.ReleaseViews(time.Now())
+	}
+	v, err := r.group.OpenView(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	for {
+		b, err := v.Next(nil)
+		if errors.Is(err, io.EOF) {
+			return v.State(), blocks
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks = append(blocks, b)
+	}
+}
+
+// crash ends a node in the middle of a step, with a part of the bytes that were not synced before
+// the step, and opens it again. A replica may restart from its older snapshot.
+func (m *splitModel) crash(t *rapid.T, n *splitNode) {
+	if rapid.Bool().Draw(t, "sync") {
+		if err := n.store.db.LogData(nil, pebble.Sync); err != nil {
+			t.Fatal(err)
+		}
+	}
+	name, synced := newestLog(t, n.fs.CrashClone(vfs.CrashCloneCfg{}))
+	shard := m.shard(t)
+	switch rapid.IntRange(0, 3).Draw(t, "step") {
+	case 0:
+		m.send(t, n, shard)
+	case 1:
+		if r := &n.replicas[shard]; len(r.saved) > 0 {
+			m.trim(t, r)
+		}
+	default:
+		m.applySome(t, n, shard)
+	}
+	if err := n.store.db.LogData(nil, pebble.Sync); err != nil {
+		t.Fatal(err)
+	}
+	n.fs = n.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
+	last, bytes := newestLog(t, n.fs)
+	if last != name {
+		synced = nil
+	}
+	cutLog(t, n.fs, last, bytes[:rapid.IntRange(min(len(synced), len(bytes)), len(bytes)).Draw(t, "bytes")])
+	n.close()
+	for i := range n.replicas {
+		if r := &n.replicas[i]; len(r.saved) > 1 && rapid.Bool().Draw(t, "from the older snapshot") {
+			r.saved = r.saved[:1]
+		}
+	}
+	m.open(t, n)
+	for i := range n.replicas {
+		if rapid.Bool().Draw(t, "send") {
+			m.send(t, n, i)
+		}
+		m.applySome(t, n, i)
+	}
+}
+
+// newestLog returns the last file of Pebble's log, and what it has.
+func newestLog(t *rapid.T, fs *vfs.MemFS) (name string, b []byte) {
+	names, err := fs.List("members")
+	if err != nil {
+		return "", nil // the directory is not durable yet
+	}
+	for _, of := range names {
+		if strings.HasSuffix(of, ".log") {
+			name = max(name, of)
+		}
+	}
+	if name == "" {
+		return "", nil
+	}
+	if b, err = readFile(fs, fs.PathJoin("members", name)); err != nil {
+		t.Fatal(err)
+	}
+	return name, b
+}
+
+func cutLog(t *rapid.T, fs *vfs.MemFS, name string, b []byte) {
+	f, err := fs.Create(fs.PathJoin("members", name), vfs.WriteCategoryUnspecified)
+	if err == nil {
+		_, err = f.Write(b)
+	}
+	if err == nil {
+		err = errors.Join(f.Sync(), f.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// drop removes a replica, and begins another one without a snapshot. The other node has a snapshot
+// with all entries that the shard's other replicas need.
+func (m *splitModel) drop(t *rapid.T) {
+	n, shard := m.node(t), m.shard(t)
+	if m.split == nil || !m.begun() || len(m.other(n).replicas[shard].saved) == 0 || m.other(n).replicas[shard].stuck {
+		return
+	}
+	n.replicas[shard].group.Close()
+	if err := n.store.Drop(uint32(shard)); err != nil {
+		t.Fatal(err)
+	}
+	n.replicas[shard] = splitReplica{group: groupOf(t, n.store, uint32(shard))}
+	m.applySome(t, n, shard)
+}
+
+// finish brings all replicas to the ends of their logs.
+func (m *splitModel) finish(t *rapid.T) {
+	for range 3 {
+		for _, n := range m.nodes {
+			for shard := range n.replicas {
+				if m.apply(t, n, shard, len(m.shards[shard].log)); n.replicas[shard].state.index < len(m.shards[shard].log) {
+					n.replicas[shard].stuck = true
+					m.send(t, n, shard)
+					m.apply(t, n, shard, len(m.shards[shard].log))
+				}
+			}
+		}
+	}
+	for i, n := range m.nodes {
+		for shard := range n.replicas {
+			if got, want := n.replicas[shard].state.index, len(m.shards[shard].log); got != want {
+				t.Fatalf("node %d has applied %d entries of shard %d, of %d", i, got, shard, want)
+			}
+			m.check(t, n, shard)
+		}
+	}
+}
