@@ -356,7 +356,7 @@ func (m *Base) apply(entry *raft.Log) any {
 	if slices.ContainsFunc(m.requests.outcomes, func(o dedup.Outcome) bool { return o != dedup.Applied }) {
 		r.outcomes, r.met = slices.Clone(m.requests.outcomes), slices.Clone(m.requests.met)
 	}
-	r.use = m.memory.NewUse()
+	r.use, r.judge = m.memory.NewUse(), m.memory.JudgeNames()
 	r.positions = m.requests.positions
 	return r
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/countd/countd/internal/wire"
@@ -85,13 +86,47 @@ type Limits struct {
 	Skip    bool // the read omits shards that no living node can read
 }
 
-// Read is one running read. Package shard owns the Read; a Query uses it only during a call.
+// Read is one running read. Its memory is reused after Release. A Query uses it only during a call.
 type Read struct {
 	IDs      []uint64
 	Parts    []Part // by shard
 	Route    Route
 	Deadline time.Time
 	Err      error // if set, the read fails with this error; Join only fills the known part of the answer and releases replicas
+}
+
+// readWordsMax bounds the words of a part that stay in the pool, because an answer may be large.
+const readWordsMax = 16 << 10
+
+var readPool = sync.Pool{New: func() any { return &Read{} }}
+
+// NewRead returns a Read from the pool, and puts each id into the part of its shard.
+func NewRead(ids []uint64, route Route, deadline time.Time) *Read {
+	read := readPool.Get().(*Read)
+	shards := int(route.Shards)
+	read.IDs, read.Route, read.Deadline = ids, route, deadline
+	read.Parts = slices.Grow(read.Parts[:0], shards)[:shards]
+	for s := range read.Parts {
+		p := &read.Parts[s]
+		p.Shard, p.Route, p.Keys, p.At, p.Words = s, route.Of(s), p.Keys[:0], p.At[:0], p.Words[:0]
+	}
+	for i, id := range ids {
+		s, key := route.KeyOf(id)
+		p := &read.Parts[s]
+		p.Keys, p.At = append(p.Keys, key), append(p.At, i)
+	}
+	return read
+}
+
+// Release returns the Read to the pool.
+func (read *Read) Release() {
+	for s := range read.Parts {
+		if p := &read.Parts[s]; cap(p.Words) > readWordsMax {
+			p.Words = nil
+		}
+	}
+	read.IDs, read.Err = nil, nil
+	readPool.Put(read)
 }
 
 // Part is one shard's part of a read. A shard with no key is not read.

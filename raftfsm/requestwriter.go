@@ -50,7 +50,7 @@ func (w *RequestWriter) Put(section []byte, clocked bool) {
 func (w *RequestWriter) Clocked() bool { return w.clocked }
 
 // SetUse writes the use of the key into the section. The identity of the section must be from
-// RequestID.JudgedBy.
+// RequestID.JudgedBy, and the use must have no names.
 func (w *RequestWriter) SetUse(use dedup.Use) { dedup.SetUse(w.buf[:w.opsAt], use) }
 
 // Ops returns the number of ops.

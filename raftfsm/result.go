@@ -16,7 +16,8 @@ type Result struct {
 	Changed   []int                  // numbers of the ops that changed a set of members, ascending
 	outcomes  []dedup.Outcome        // by request of the entry; nil if all were applied
 	met       []int64                // by request, see dedup.Memory.Met; nil if all were applied
-	use       dedup.Use              // the use of each new key of the entry
+	use       dedup.Use              // the use of each new key of the entry, without names unless another node reported the result
+	judge     dedup.JudgeNames       // the names of this shard as a judge
 	positions []dedup.PositionAnswer // by request, see Position; nil without sections of sources
 }
 
@@ -43,6 +44,9 @@ func (r *Result) Use(request int) dedup.Use {
 	use := r.use
 	if r.Outcome(request) != dedup.Applied && r.met != nil {
 		use.Met = r.met[request]
+	}
+	if r.judge != nil {
+		use.Names = r.judge.At(use.Met)
 	}
 	return use
 }

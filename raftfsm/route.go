@@ -1,6 +1,11 @@
 package raftfsm
 
-import "github.com/countd/countd/raftfsm/codec"
+import (
+	"slices"
+
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
+)
 
 // Route maps the ids of a keyspace to shards and to keys in these shards. Only Route computes this
 // mapping.
@@ -58,6 +63,35 @@ func NewRoute(created, shards int, hash bool) Route {
 func (r Route) Growing(moduli []uint32) Route {
 	r.moduli, r.spread = &moduli, max(r.spread, grown)
 	return r
+}
+
+// Parent returns the parent of a shard while the keyspace grows, and otherwise the shard itself.
+func (r Route) Parent(shard int) int {
+	if r.moduli == nil {
+		return shard
+	}
+	return shard % len(*r.moduli)
+}
+
+// Split returns the route after a parent has split. If the keyspace does not grow, or the parent has
+// split before, it returns r.
+func (r Route) Split(parent int) Route {
+	if r.moduli == nil || (*r.moduli)[parent] == uint32(r.Shards) {
+		return r
+	}
+	moduli := slices.Clone(*r.moduli)
+	moduli[parent] = uint32(r.Shards)
+	return r.Growing(moduli)
+}
+
+// JudgeOf returns the shard that judges the idempotency key of a request. The hash of the key alone
+// determines that shard, whatever the spread of ids.
+func (r Route) JudgeOf(id *dedup.RequestID) int {
+	modulus := int(r.Shards)
+	if r.moduli != nil {
+		modulus = int((*r.moduli)[id.Shard(len(*r.moduli))])
+	}
+	return id.Shard(modulus)
 }
 
 // KeyOf returns the shard of an id, and the key of its row there.

@@ -52,7 +52,7 @@ func keyed(key, body string) RequestID    { return ByKey([]byte(key), []byte(bod
 // judgedKey returns the id of a part of a request whose key the shard judge has judged.
 func judgedKey(key string, judge uint32, met, floor int64) RequestID {
 	id := keyed(key, "body")
-	return id.JudgedBy(judge, Use{met, floor})
+	return id.JudgedBy(judge, Use{Met: met, Floor: floor})
 }
 func minutes(n int64) int64 { return n * time.Minute.Milliseconds() }
 func uuidv7(ms int64) string {

@@ -3,6 +3,7 @@ package dedup
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/codec"
@@ -12,7 +13,20 @@ import (
 // split. DESIGN.md explains the names.
 type judging struct {
 	route codec.Route // the shard judges the keys of this route
-	names []judgeName // the newest first; nobody changes the slice
+	names JudgeNames  // nobody changes the slice
+}
+
+// JudgeNames are the names of a shard as a judge, the newest first. They are nil if the shard never
+// split.
+type JudgeNames []judgeName
+
+// At returns the names of a use that the shard accepted at met; see Use.Names.
+func (n JudgeNames) At(met int64) (names [1 + earlierMax]uint32) {
+	at := slices.IndexFunc(n, func(name judgeName) bool { return name.since < met })
+	for i := 0; at >= 0 && i < len(names) && at+i < len(n); i++ {
+		names[i] = n[at+i].number
+	}
+	return names
 }
 
 // judgeName is a name of a judge. It is the judge in each use whose Met is above since, unless the
@@ -33,9 +47,9 @@ type Part struct {
 func (j *judging) split(group uint32, now int64, part Part) judging {
 	names := j.names
 	if names == nil {
-		names = []judgeName{{number: group}}
+		names = JudgeNames{{number: group}}
 	}
-	return judging{route: part.Route, names: append([]judgeName{{part.Judge, now}}, names...)}
+	return judging{route: part.Route, names: append(JudgeNames{{part.Judge, now}}, names...)}
 }
 
 // foreign reports whether another shard judges the key, if the key contains no time. It returns false
@@ -50,12 +64,7 @@ func (j *judging) of(r *keyRecord) (judge uint32, met int64) {
 	if r.judge != 0 || !j.foreign(&r.key) {
 		return r.judge, r.met
 	}
-	for _, name := range j.names {
-		if r.last > name.since {
-			return name.number, r.last
-		}
-	}
-	return 0, 0
+	return j.names.At(r.last)[0], r.last
 }
 
 // In a snapshot, judging is a section. It is left out if the shard never split:

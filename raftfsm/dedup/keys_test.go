@@ -55,7 +55,7 @@ func TestKeysThatAnotherShardJudged(t *testing.T) {
 	const far = int64(1) << 50 // the judges' log times are far from this shard's
 	other := func(key string, judge uint32, met, floor int64) RequestID {
 		id := keyed(key, "other body")
-		return id.JudgedBy(judge, Use{met, floor})
+		return id.JudgedBy(judge, Use{Met: met, Floor: floor})
 	}
 	h.want(now, judgedKey("k", 1, far, far-10), Applied, 1)
 	h.want(now+minutes(9), judgedKey("k", 1, far, far-5), Duplicate, 1)

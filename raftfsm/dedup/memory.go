@@ -201,13 +201,13 @@ func (o *Memory) forgetClients() {
 // judgeKey judges a request with a key, and records an accepted use. DESIGN.md has the rules and
 // the reasons for them.
 func (o *Memory) judgeKey(id *RequestID) Outcome {
-	if id.judge == 0 && id.born == 0 && o.judging.foreign(&id.key) {
+	if id.judge() == 0 && id.born == 0 && o.judging.foreign(&id.key) {
 		return Misrouted
 	}
 	known, judge, met := o.key(id)
 	outcome, again := Applied, Duplicate
-	same, earlier := judge == id.judge, id.continues(judge)
-	oneTime := id.judge != 0 && (same || earlier) // met and id.use.Met are times of one log, or of logs that continue each other
+	same, earlier := judge == id.judge(), id.continues(judge)
+	oneTime := id.judge() != 0 && (same || earlier) // met and id.use.Met are times of one log, or of logs that continue each other
 	switch {
 	case known == nil:
 		if o.isTooOld(id) {
@@ -231,7 +231,7 @@ func (o *Memory) judgeKey(id *RequestID) Outcome {
 	if o.keyRecords() >= o.limits.KeysMax && !o.dropKey() {
 		return Full
 	}
-	r := keyRecord{key: id.key, body: id.body, last: o.now, met: id.use.Met, judge: id.judge, again: again}
+	r := keyRecord{key: id.key, body: id.body, last: o.now, met: id.use.Met, judge: id.judge(), again: again}
 	if id.born > o.now {
 		r.last = id.born
 		o.ahead.push(r)
@@ -244,8 +244,8 @@ func (o *Memory) judgeKey(id *RequestID) Outcome {
 // isTooOld reports whether the memory may have applied the key and forgotten it. It also returns
 // true for a key whose time is too far ahead.
 func (o *Memory) isTooOld(id *RequestID) bool {
-	if id.judge != 0 {
-		return id.use.Met <= o.dropped[id.judge]
+	if id.judge() != 0 {
+		return id.use.Met <= o.dropped[id.judge()]
 	}
 	return id.born != 0 && (id.born < o.keyFloor || id.born > o.now+o.limits.KeyHorizon.Milliseconds())
 }
@@ -262,7 +262,11 @@ func (o *Memory) Met(id *RequestID, outcome Outcome) int64 {
 }
 
 // NewUse returns the Use of a key that the shard accepts now.
+// It lacks the Names, which are JudgeNames().At(Met).
 func (o *Memory) NewUse() Use { return Use{Met: o.now, Floor: o.keyFloor} }
+
+// JudgeNames returns the names of the shard as a judge. Nobody changes them.
+func (o *Memory) JudgeNames() JudgeNames { return o.judging.names }
 
 func (o *Memory) judgeProducer(id *RequestID) Outcome {
 	slot, ok := o.producers.find(id.producer)
@@ -318,7 +322,7 @@ func (o *Memory) SetRepeat(id *RequestID, again Outcome) {
 		}
 	case byKey:
 		// A later request of the entry may have replaced the record by another use.
-		if known, _, _ := o.key(id); known != nil && known.judge == id.judge && known.met == id.use.Met {
+		if known, _, _ := o.key(id); known != nil && known.judge == id.judge() && known.met == id.use.Met {
 			known.again = again
 		}
 	}

@@ -38,9 +38,7 @@ type RequestID struct {
 	key      [16]byte           // SHA-256 of the key, truncated
 	body     [16]byte           // SHA-256 of the call and its meaning, truncated
 	born     int64              // the time in the key, in Unix milliseconds; 0 if it contains none
-	judge    uint32             // the judge of the use; 0 in the part for the judge's own shard
-	earlier  [earlierMax]uint32 // earlier names of the judge, the newest first, then 0
-	use      Use                // the use of the key, if another shard judged it
+	use      Use                // the use of the key, if another shard judged it; zero in the part for the judge's own shard
 	section  *SourceSection     // only for bySource
 	restored *RestoredPositions // only for byRestorePositions
 }
@@ -51,6 +49,10 @@ type RequestID struct {
 type Use struct {
 	Met   int64 // when the judge accepted the use
 	Floor int64 // the judge has forgotten all uses with a lower Met
+	// Names has the name that the judge had at Met, and then its names before that, the newest first.
+	// In the answer of a judge that never split, all of them are 0: its name is the number of its
+	// group.
+	Names [1 + earlierMax]uint32
 }
 
 type idKind uint8
@@ -114,20 +116,24 @@ func (id *RequestID) Exists() bool { return id.kind != byNothing }
 // Born returns the time that the key contains. It returns false if the key contains none.
 func (id *RequestID) Born() (time.Time, bool) { return time.UnixMilli(id.born), id.born != 0 }
 
-// JudgedBy returns the id of a part of a request whose key another shard, the judge, judges. judge
-// is the name that the judge had at use.Met: the number of its group, or the name from its last split
-// before. earlier are the judge's names before that, the newest first. If the judge has not judged the
-// key yet, use is zero, and SetUse later writes the use into the section of the part.
-func (id *RequestID) JudgedBy(judge uint32, use Use, earlier ...uint32) RequestID {
+// JudgedBy returns the id of a part of a request whose key another shard, the judge, judges. group is
+// the number of the judge's group, and use is its answer. If the judge has not judged the key yet, use
+// is zero, and SetUse later writes the use into the section of the part.
+func (id *RequestID) JudgedBy(group uint32, use Use) RequestID {
 	part := *id
-	part.judge, part.use = judge, use
-	copy(part.earlier[:], earlier)
+	part.use = use
+	if use.Names[0] == 0 {
+		part.use.Names[0] = group
+	}
 	return part
 }
 
+// judge returns the name of the judge of the use, or 0 in the part for the judge's own shard.
+func (id *RequestID) judge() uint32 { return id.use.Names[0] }
+
 // continues reports whether the judge of the use had the given name earlier.
 func (id *RequestID) continues(judge uint32) bool {
-	return judge != 0 && slices.Contains(id.earlier[:], judge)
+	return judge != 0 && slices.Contains(id.use.Names[1:], judge)
 }
 
 // Keyed reports whether the identity is a key.
@@ -201,19 +207,25 @@ func (id *RequestID) Hash() (sum [16]byte) {
 func (id *RequestID) ForgetsClients() bool { return id.kind == byRestore }
 
 // SetUse writes a use into the head of a section, which is the part before the ops. The identity of
-// the section must be a result of JudgedBy. The length of the head does not change.
+// the section must be a result of JudgedBy, and the judge must never have split. The length of the
+// head does not change.
 func SetUse(head []byte, use Use) {
 	at := head[len(head)-useSize:]
 	binary.LittleEndian.PutUint64(at, uint64(use.Met))
 	binary.LittleEndian.PutUint64(at[8:], uint64(use.Floor))
 }
 
+// Restores reports whether the request is a write of a restore.
+func (id *RequestID) Restores() bool {
+	return id.restored != nil || string(id.producer) == restoreProducer
+}
+
 // Section returns the kind of section for a request of this identity.
 func (id *RequestID) Section() byte {
 	switch {
-	case id.earlier[0] != 0:
+	case id.use.Names[1] != 0:
 		return codec.SectionNamed
-	case id.judge != 0:
+	case id.judge() != 0:
 		return codec.SectionJudged
 	}
 	return [...]byte{byNothing: codec.SectionRequest, byProducer: codec.SectionProducer, byKey: codec.SectionKeyed, byRestore: codec.SectionRestore,
@@ -233,14 +245,15 @@ func (id *RequestID) AppendTo(dst []byte) []byte {
 		dst = binary.LittleEndian.AppendUint64(dst, id.seq)
 	case byKey:
 		dst = append(append(dst, id.key[:]...), id.body[:]...)
-		if id.judge == 0 {
+		if id.judge() == 0 {
 			return binary.LittleEndian.AppendUint64(dst, uint64(id.born))
 		}
-		dst = binary.LittleEndian.AppendUint32(dst, id.judge)
-		if id.earlier[0] != 0 {
-			for _, judge := range id.earlier {
-				dst = binary.LittleEndian.AppendUint32(dst, judge)
-			}
+		names := id.use.Names[:1]
+		if id.use.Names[1] != 0 {
+			names = id.use.Names[:]
+		}
+		for _, judge := range names {
+			dst = binary.LittleEndian.AppendUint32(dst, judge)
 		}
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(id.use.Met))
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(id.use.Floor))
@@ -270,17 +283,18 @@ func (id *RequestID) AppendName(dst []byte) []byte {
 // parseJudged parses the identity of a part whose key another shard judged. named means that the part
 // contains earlier names of the judge.
 func parseJudged(p []byte, named bool) (id RequestID, rest []byte, err error) {
-	id = RequestID{kind: byKey, key: [16]byte(p), body: [16]byte(p[16:]), judge: binary.LittleEndian.Uint32(p[32:])}
-	p = p[36:]
+	id = RequestID{kind: byKey, key: [16]byte(p), body: [16]byte(p[16:])}
+	names := id.use.Names[:1]
 	if named {
-		for i := range id.earlier {
-			id.earlier[i] = binary.LittleEndian.Uint32(p[4*i:])
-		}
-		p = p[4*earlierMax:]
+		names = id.use.Names[:]
 	}
-	id.use = Use{Met: int64(binary.LittleEndian.Uint64(p)), Floor: int64(binary.LittleEndian.Uint64(p[8:]))}
-	if id.judge == 0 || named && id.earlier[0] == 0 || id.use.Met <= 0 || id.use.Floor > id.use.Met {
-		return id, nil, fmt.Errorf("%w: a key judged by group %d at %d, from %d on", codec.ErrEntry, id.judge, id.use.Met, id.use.Floor)
+	p = p[32:]
+	for i := range names {
+		names[i], p = binary.LittleEndian.Uint32(p), p[4:]
+	}
+	id.use.Met, id.use.Floor = int64(binary.LittleEndian.Uint64(p)), int64(binary.LittleEndian.Uint64(p[8:]))
+	if names[0] == 0 || named && names[1] == 0 || id.use.Met <= 0 || id.use.Floor > id.use.Met {
+		return id, nil, fmt.Errorf("%w: a key judged by group %d at %d, from %d on", codec.ErrEntry, names[0], id.use.Met, id.use.Floor)
 	}
 	return id, p[useSize:], nil
 }

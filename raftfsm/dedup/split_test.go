@@ -58,6 +58,13 @@ func copied(t rapid.TB, o *Memory) *Memory {
 	return again
 }
 
+// judgedBy returns the id of a part of a request that a judge with earlier names accepted at met.
+func judgedBy(id RequestID, met, floor int64, judge uint32, earlier ...uint32) RequestID {
+	use := Use{Met: met, Floor: floor, Names: [1 + earlierMax]uint32{judge}}
+	copy(use.Names[1:], earlier)
+	return id.JudgedBy(0, use)
+}
+
 // anyRequest returns a request of a few producers, keys, judges and partitions, or of a restore. The
 // position is that of partition 0 of source 1.
 func anyRequest(r *rand.Rand, now int64, at PositionAnswer) RequestID {
@@ -72,7 +79,7 @@ func anyRequest(r *rand.Rand, now int64, at PositionAnswer) RequestID {
 	case k < 90:
 		met := now + int64(r.IntN(40)-20)*minutes(1)
 		id := keyed(fmt.Sprint("key", n), fmt.Sprint(r.IntN(8)/7))
-		return id.JudgedBy(uint32(1+r.IntN(3)), Use{met, met - minutes(int64(r.IntN(12)))}, []uint32{1, 2, 3}[:r.IntN(4)]...)
+		return judgedBy(id, met, met-minutes(int64(r.IntN(12))), uint32(1+r.IntN(3)), []uint32{1, 2, 3}[:r.IntN(4)]...)
 	case k < 98:
 		modes := []SectionMode{SectionAdvance, SectionAdvance, SectionBegin, SectionRead}
 		s := SourceSection{PositionKey: PositionKey{Source: 1}, Mode: modes[r.IntN(4)], Epoch: at.Epoch + uint32(r.IntN(2)), Prev: at.At, Next: at.At}
@@ -214,7 +221,7 @@ func TestKeysWhoseJudgeHasSplit(t *testing.T) {
 	const far = int64(1) << 50
 	part := func(key string, met, floor int64, judge uint32, earlier ...uint32) RequestID {
 		id := keyed(key, "body")
-		return id.JudgedBy(judge, Use{met, floor}, earlier...)
+		return judgedBy(id, met, floor, judge, earlier...)
 	}
 	h.want(now, part("k", far, far-10, 1), Applied, 1)
 	h.want(now, part("k", far+5, far-1, 20, 1), Duplicate, 1) // the judge was restored, and accepted the key again
@@ -238,10 +245,10 @@ func TestKeysWhoseJudgeHasSplit(t *testing.T) {
 func TestNamedSection(t *testing.T) {
 	id := keyed("k", "body")
 	for earlier := range [][]uint32{nil, {7}, {7, 8}, {7, 8, 9}} {
-		part := id.JudgedBy(6, Use{5, 4}, []uint32{7, 8, 9}[:earlier]...)
+		part := judgedBy(id, 5, 4, 6, []uint32{7, 8, 9}[:earlier]...)
 		head := part.AppendTo(nil)
-		SetUse(head, Use{50, 40})
-		part.use = Use{50, 40}
+		SetUse(head, Use{Met: 50, Floor: 40})
+		part.use.Met, part.use.Floor = 50, 40
 		got, rest, err := ParseIdentity(part.Section(), append(head, 1, 2))
 		if err != nil || !reflect.DeepEqual(got, part) || !bytes.Equal(rest, []byte{1, 2}) || (part.Section() == codec.SectionNamed) != (earlier > 0) {
 			t.Errorf("%+v, %v, rest % x; want %+v", got, err, rest, part)
@@ -252,14 +259,14 @@ func TestNamedSection(t *testing.T) {
 		if earlier > 0 && len(head) != 32+4+3*4+2*8 { // FORMAT.md
 			t.Errorf("%d bytes", len(head))
 		}
-		if other := id.JudgedBy(7, Use{3, 3}); !bytes.Equal(part.AppendName(nil), other.AppendName(nil)) {
+		if other := id.JudgedBy(7, Use{Met: 3, Floor: 3}); !bytes.Equal(part.AppendName(nil), other.AppendName(nil)) {
 			t.Error("uses of one key have different names")
 		}
 	}
 	head := binary.LittleEndian.AppendUint32(make([]byte, 32), 6)
 	for _, earlier := range []uint32{7, 0} {
 		p := append(binary.LittleEndian.AppendUint32(head[:36:36], earlier), make([]byte, 8+useSize)...)
-		SetUse(p, Use{50, 40})
+		SetUse(p, Use{Met: 50, Floor: 40})
 		if _, _, err := ParseIdentity(codec.SectionNamed, p); (err == nil) != (earlier > 0) {
 			t.Errorf("a section with the earlier name %d: %v", earlier, err)
 		}
@@ -299,7 +306,7 @@ func TestRecordsOfTheUndividedShardThatAreNotDroppedYet(t *testing.T) {
 	last := keyed(fmt.Sprint(keys-1), "")
 	parts := split(o, 2)
 	other := parts[1-last.Shard(2)]
-	repeat := last.JudgedBy(1, Use{now, 0})
+	repeat := last.JudgedBy(1, Use{Met: now, Floor: 0})
 	for _, want := range []Outcome{Duplicate, Duplicate, Expired} {
 		other.Tick(minutes(20), limits)
 		if got := other.Judge(&repeat); got != want {
@@ -353,7 +360,7 @@ func TestRepeatsDoNotAllocate(t *testing.T) {
 			for i := range ids {
 				id := ids[i]
 				if id.IsJudged() && o.judging.foreign(&id.key) {
-					id = id.JudgedBy(1, Use{o.now, o.keyFloor})
+					id = id.JudgedBy(1, Use{Met: o.now, Floor: o.keyFloor})
 				}
 				if outcome := o.Judge(&id); outcome != Duplicate {
 					t.Fatalf("request %d: outcome %d", i, outcome)

@@ -299,15 +299,10 @@ func (m *usesModel) split(s *usesShard) {
 
 // namesAt returns the names that a shard had as a judge at a log time, the newest first.
 func (s *usesShard) namesAt(met int64) (names []uint32) {
-	for _, name := range s.memory.judging.names {
-		if met > name.since {
-			names = append(names, name.number)
-		}
+	if at := s.memory.JudgeNames().At(met); at[0] != 0 {
+		return at[:]
 	}
-	if names == nil {
-		return []uint32{s.life}
-	}
-	return names
+	return []uint32{s.life}
 }
 
 func (m *usesModel) tick(s *usesShard) {
@@ -479,7 +474,7 @@ func (m *usesModel) remember(s *usesShard, id *RequestID, w *usesWrite, told *ju
 		return
 	}
 	r := usesRecord{key: w.key, body: w.body, judge: told.names[0], life: told.life, timed: id.born != 0, met: told.Met, at: s.memory.now}
-	if id.judge == 0 {
+	if id.judge() == 0 {
 		r.here, r.judge, r.met = true, s.namesAt(r.at)[0], r.at
 	}
 	s.past = append(s.past, r)
@@ -488,7 +483,7 @@ func (m *usesModel) remember(s *usesShard, id *RequestID, w *usesWrite, told *ju
 // checkRefusal checks that DESIGN.md gives a reason for the outcome, if it is a refusal. room means
 // that the shard had room for another record.
 func (m *usesModel) checkRefusal(s *usesShard, id *RequestID, w *usesWrite, told *judgment, outcome Outcome, room bool) {
-	here := id.judge == 0
+	here := id.judge() == 0
 	var latest *usesRecord // of the key
 	for i := range s.past {
 		if r := &s.past[i]; r.key == w.key && !r.restored {
@@ -579,7 +574,7 @@ func (m *usesModel) deliver(w *usesWrite, s *usesShard, rows []usesPlace, told *
 		if m.rules.carry != nil {
 			stated = m.rules.carry(stated)
 		}
-		id = id.JudgedBy(told.names[0], stated, told.names[1:]...)
+		id = judgedBy(id, stated.Met, stated.Floor, told.names[0], told.names[1:]...)
 	}
 	known, _, _ := s.memory.key(&id)
 	room, records := s.memory.keyRecords() < s.limits.KeysMax, s.memory.keys.records.end+s.memory.ahead.records.end
@@ -721,17 +716,17 @@ func TestUsesModelFindsFaults(t *testing.T) {
 		}
 	}}, runs, "doubled", "mixed")
 	faults(t, useRules{name: "no floor of what was dropped", tick: func(m *Memory) { clear(m.dropped) }}, runs, "doubled")
-	faults(t, useRules{name: "any earlier use counts for the present one", carry: func(use Use) Use { return Use{use.Met, 0} }}, runs, "lost")
-	faults(t, useRules{name: "no earlier use counts for the present one", carry: func(use Use) Use { return Use{use.Met, use.Met} }}, runs, "doubled")
+	faults(t, useRules{name: "any earlier use counts for the present one", carry: func(use Use) Use { return Use{Met: use.Met, Floor: 0} }}, runs, "lost")
+	faults(t, useRules{name: "no earlier use counts for the present one", carry: func(use Use) Use { return Use{Met: use.Met, Floor: use.Met} }}, runs, "doubled")
 	faults(t, useRules{name: "a late part of an earlier use counts", late: true, judge: func(m *Memory, id *RequestID) Outcome {
-		if known, judge, met := m.key(id); known != nil && judge == id.judge && met > id.use.Met {
+		if known, judge, met := m.key(id); known != nil && judge == id.judge() && met > id.use.Met {
 			return Applied
 		}
 		return m.Judge(id)
 	}}, runs, "doubled")
 	// restored returns the record of the same use, which a restored judge accepted again, or nil
 	restored := func(m *Memory, id *RequestID) *keyRecord {
-		if known, judge, met := m.key(id); known != nil && judge == id.judge && met < id.use.Met && met >= id.use.Floor && known.body == id.body {
+		if known, judge, met := m.key(id); known != nil && judge == id.judge() && met < id.use.Met && met >= id.use.Floor && known.body == id.body {
 			return known
 		}
 		return nil
@@ -751,7 +746,7 @@ func TestUsesModelFindsFaults(t *testing.T) {
 		return outcome
 	}}, 4*runs, "mistold")
 	faults(t, useRules{name: "a use of another judge counts for this one's", late: true, judge: func(m *Memory, id *RequestID) Outcome {
-		if known, judge, _ := m.key(id); known != nil && judge != id.judge && known.body == id.body {
+		if known, judge, _ := m.key(id); known != nil && judge != id.judge() && known.body == id.body {
 			return known.again
 		}
 		return m.Judge(id)
@@ -777,7 +772,7 @@ func TestUsesModelFindsFaults(t *testing.T) {
 	faults(t, useRules{name: "a judge states its present name for each use", late: true, names: func(judge *usesShard, _ []uint32) []uint32 {
 		return judge.namesAt(math.MaxInt64)
 	}, judge: func(m *Memory, id *RequestID) Outcome {
-		for _, judge := range id.earlier {
+		for _, judge := range id.use.Names[1:] {
 			if known, _, _ := m.key(id); known == nil && judge != 0 && id.use.Met <= m.dropped[judge] {
 				return Expired
 			}
@@ -786,9 +781,9 @@ func TestUsesModelFindsFaults(t *testing.T) {
 	}}, 4*runs, "doubled", "refused")
 	faults(t, useRules{name: "a use replaces one of an earlier name, however late", late: true, judge: func(m *Memory, id *RequestID) Outcome {
 		if _, judge, _ := m.key(id); id.continues(judge) {
-			if met, has := m.dropped[id.judge]; has {
-				defer func() { m.dropped[id.judge] = max(met, m.dropped[id.judge]) }()
-				delete(m.dropped, id.judge)
+			if met, has := m.dropped[id.judge()]; has {
+				defer func() { m.dropped[id.judge()] = max(met, m.dropped[id.judge()]) }()
+				delete(m.dropped, id.judge())
 			}
 		}
 		return m.Judge(id)

@@ -51,18 +51,33 @@ func (f *ForwardedPart) OfSource() bool {
 }
 
 // useMax bounds the size of an encoded use of a key.
-const useMax = 2 * binary.MaxVarintLen64
+const useMax = 2*binary.MaxVarintLen64 + len(dedup.Use{}.Names)*binary.MaxVarintLen32
 
-// AppendUse appends how the proposal used its key.
+// AppendUse appends how the proposal used its key: Met and Floor as varints. If the use has names,
+// Met is negated, and the names follow as uvarints.
 func AppendUse(dst []byte, q *Proposal) []byte {
 	use := q.Use()
-	return binary.AppendVarint(binary.AppendVarint(dst, use.Met), use.Floor)
+	if use.Names[0] == 0 {
+		return binary.AppendVarint(binary.AppendVarint(dst, use.Met), use.Floor)
+	}
+	dst = binary.AppendVarint(binary.AppendVarint(dst, -use.Met), use.Floor)
+	for _, name := range use.Names {
+		dst = binary.AppendUvarint(dst, uint64(name))
+	}
+	return dst
 }
 
 // ParseUse parses the output of AppendUse.
 func ParseUse(r *wire.Reader) (use dedup.Use) {
 	use.Met, use.Floor = r.Int(), r.Int()
-	if use.Met <= 0 || use.Floor > use.Met {
+	named := use.Met < 0
+	if named {
+		use.Met = -use.Met
+		for i := range use.Names {
+			use.Names[i] = uint32(r.UintTo(1<<32 - 1))
+		}
+	}
+	if use.Met <= 0 || use.Floor > use.Met || named && use.Names[0] == 0 {
 		r.Fail("the use of a key")
 	}
 	return use
