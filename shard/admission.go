@@ -50,22 +50,26 @@ func (wr *writer) begin(c *partCheck, r *localReplica, deadline time.Time) error
 	return nil
 }
 
-// admit checks the parts of a write for shards that this node leads, and reads what they need from
+// admit checks the parts of a write for present shards that this node leads, and reads what they need from
 // disk. If the read fails, admit returns its error, because this node could not apply the part
 // either. The leaders of the other shards check the other parts.
-func (wr *writer) admit(ps *parts, w *Write, groups []*shardReplica) error {
+func (wr *writer) admit(ps *parts, w *Write) error {
 	var full *NewRowError
-	for s := range ps.byShard {
-		r, err := groups[s].led()
-		if err != nil || len(ps.byShard[s].ops) == 0 {
+	for s := ps.base; s < len(ps.byShard); s++ {
+		p := &ps.byShard[s]
+		if len(p.ops) == 0 || p.settled {
+			continue
+		}
+		r, err := p.group.led()
+		if err != nil {
 			continue
 		}
 		c := &ps.check
 		if err := wr.begin(c, r, w.Deadline); err != nil {
 			return err
 		}
-		for _, i := range ps.byShard[s].ops {
-			if _, key := ps.slot(w, i); w.Ops.See(c, key, i) == nil {
+		for _, i := range p.ops {
+			if w.Ops.See(c, ps.key(p, w.Ops.ID(i)), i) == nil {
 				continue
 			}
 			if full == nil || i < full.Op {
@@ -78,7 +82,7 @@ func (wr *writer) admit(ps *parts, w *Write, groups []*shardReplica) error {
 		}
 		if err := c.read(); err != nil {
 			if wr.alone() && (errors.Is(err, cold.ErrDamaged) || errors.Is(err, members.ErrDamaged)) {
-				return groups[s].failedAlone(err)
+				return p.group.failedAlone(err)
 			}
 			return err
 		}

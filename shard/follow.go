@@ -54,7 +54,7 @@ func (n *replicas) follow() error {
 			groups.dropped = append(groups.dropped, g)
 		}
 	}
-	n.registry.groups.Store(groups) // store the groups first, so that a reader that sees a keyspace finds its groups
+	n.registry.publish(groups) // store the groups first, so that a reader that sees a keyspace finds its groups
 	err := n.hold(groups.all, view)
 	n.registry.keyspaces.Store(keyspaces)
 	return err

@@ -13,7 +13,8 @@ import (
 
 // forward sends a part to the node that leads its group. The returned proposal is settled no later
 // than at the write's deadline.
-func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal {
+func (wr *writer) forward(p *part, w *Write) *propose.Proposal {
+	g := p.group
 	switch {
 	case wr.draining.Load():
 		return propose.Settled(errs.ErrDraining)
@@ -95,7 +96,7 @@ func (wr *writer) sendTo(ctx context.Context, g *shardReplica, leader string, pa
 	if via == "" {
 		return nil, err
 	}
-	answers, done := wr.while(ctx, func(context.Context) bool { return !wr.calls.Doubtful(via) })
+	answers, done := wr.asking.While(ctx, func(context.Context) bool { return !wr.calls.Doubtful(via) })
 	defer done()
 	return wr.sendParts(answers, g, via, methodRelay, parts)
 }
@@ -103,6 +104,8 @@ func (wr *writer) sendTo(ctx context.Context, g *shardReplica, leader string, pa
 // learn updates the hint about the group's leader after a call to the given node.
 func (g *shardReplica) learn(node string, err error) {
 	switch {
+	case errors.Is(err, errs.ErrMisrouted): // only the leader compares routes
+		g.hint.Store(&node)
 	case errors.Is(err, errs.ErrNoLeader), errors.Is(err, errs.ErrDraining), errors.Is(err, rpc.ErrNotSent), errors.Is(err, rpc.ErrCallLost):
 		hinted := rpc.LeaderHint(err) // "" if the node knows no leader
 		g.hint.Store(&hinted)

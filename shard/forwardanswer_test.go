@@ -101,13 +101,13 @@ func TestForwardNotSentIsNotUnknown(t *testing.T) {
 	g := &shardReplica{number: 1000} // nobody holds it
 	g.forward = n.writer.newForwardBatcher(g)
 	t.Cleanup(g.forward.Close)
-	p := &part{}
+	p := &part{group: g}
 	op := addTo(1, 0, 1)
 	p.writer.Reset(nil, codec.Whole, &dedup.RequestID{})
 	counters.Ops{op}.AppendTo(&p.writer, 1, 0)
 	forward := func(left time.Duration) error {
 		w := &Write{Deadline: time.Now().Add(left)}
-		return n.writer.forward(g, p, w).Wait(time.NewTimer(left))
+		return n.writer.forward(p, w).Wait(time.NewTimer(left))
 	}
 	for i := range 200 {
 		if err := forward(time.Duration(i) * time.Microsecond); !errors.Is(err, errs.ErrNoLeader) {
@@ -145,10 +145,10 @@ func TestForwardBesideClose(t *testing.T) {
 		const count = 4
 		for range count {
 			requests.Go(func() {
-				p, op := &part{}, addTo(1, 0, 1)
+				p, op := &part{group: g}, addTo(1, 0, 1)
 				p.writer.Reset(nil, codec.Whole, &dedup.RequestID{})
 				counters.Ops{op}.AppendTo(&p.writer, 1, 0)
-				switch err := wr.forward(g, p, &Write{Deadline: soon()}).Wait(time.NewTimer(eventuallyMax)); {
+				switch err := wr.forward(p, &Write{Deadline: soon()}).Wait(time.NewTimer(eventuallyMax)); {
 				case errors.Is(err, errs.ErrDraining):
 					refused.Add(1)
 				case !errors.Is(err, errs.ErrNoLeader):

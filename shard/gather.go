@@ -14,8 +14,8 @@ import (
 
 // gather fills the answer of the write from the results of the shards that answered. It returns
 // the error of the write.
-func (ps *parts) gather(w *Write, ks *Keyspace, groups []*shardReplica) error {
-	ps.overflows(w, ks)
+func (ps *parts) gather(w *Write) error {
+	ps.overflows(w)
 	ps.answerSections(w)
 	err := ps.failure(w)
 	w.Duplicate, w.Repeated = err == nil && ps.repeated(w), err == nil
@@ -25,7 +25,7 @@ func (ps *parts) gather(w *Write, ks *Keyspace, groups []*shardReplica) error {
 			continue
 		}
 		w.Repeated = w.Repeated && p.proposal.Outcome() != dedup.Applied
-		w.Token.At = append(w.Token.At, GroupIndex{Group: groups[s].number, Index: p.proposal.Result.Index})
+		w.Token.At = append(w.Token.At, GroupIndex{Group: p.group.number, Index: p.proposal.Result.Index})
 		for i, op := range p.ops {
 			if w.Width > 0 {
 				copy(w.Rows[op*w.Width:(op+1)*w.Width], p.proposal.Row(i, w.Width))
@@ -52,7 +52,7 @@ func (ps *parts) repeated(w *Write) bool {
 		}
 	}
 	if w.ID.Keyed() {
-		return ps.byShard[ps.judgeSlot(w)].proposal.Outcome() != dedup.Applied
+		return ps.byShard[ps.judge].proposal.Outcome() != dedup.Applied
 	}
 	for s := range ps.byShard {
 		if p := &ps.byShard[s]; len(p.ops) > 0 && p.proposal.Outcome() == dedup.Applied {
@@ -72,33 +72,27 @@ func (p *part) wasPartlyRefused() bool { return p.proposal.Outcome() == dedup.Pa
 
 // overflows fills w.Overflows with the refused ops of the parts that answered, and w.Unknown with
 // the ops that may have been refused. Both are in the order of the write.
-func (ps *parts) overflows(w *Write, ks *Keyspace) {
-	refusals := false
+func (ps *parts) overflows(w *Write) {
 	for s := range ps.byShard {
 		p := &ps.byShard[s]
-		refusals = refusals || p.answered() && (p.wasRefused() || p.wasPartlyRefused() || len(p.proposal.Result.Overflows) > 0)
-	}
-	if !refusals {
-		return
-	}
-	at := make([]int, len(ps.byShard))
-	for i := range w.len() {
-		s, _ := ps.slot(w, i)
-		p := &ps.byShard[s]
-		if !p.answered() {
+		if !p.answered() || !p.wasRefused() && !p.wasPartlyRefused() && len(p.proposal.Result.Overflows) == 0 {
 			continue
 		}
-		refused, is := p.proposal.Overflow(at[s], &p.from)
-		if p.wasRefused() || p.wasPartlyRefused() {
-			refused, is = w.Ops.Refusable(i, p.proposal.Row(at[s], w.Width), w.space(ks, i).ByNumber)
+		from := 0
+		for at, i := range p.ops {
+			refused, is := p.proposal.Overflow(at, &from)
+			if p.wasRefused() || p.wasPartlyRefused() {
+				refused, is = w.Ops.Refusable(i, p.proposal.Row(at, w.Width), ps.spaces[p.space].ks.ByNumber)
+			}
+			if refused.Op = i; is && p.wasPartlyRefused() {
+				w.Unknown = append(w.Unknown, i)
+			} else if is {
+				w.Overflows = append(w.Overflows, refused)
+			}
 		}
-		if refused.Op = i; is && p.wasPartlyRefused() {
-			w.Unknown = append(w.Unknown, i)
-		} else if is {
-			w.Overflows = append(w.Overflows, refused)
-		}
-		at[s]++
 	}
+	slices.Sort(w.Unknown)
+	slices.SortFunc(w.Overflows, func(a, b engine.Overflow) int { return cmp.Compare(a.Op, b.Op) })
 }
 
 // failure returns nil if every shard answered. If some op was applied, it returns a PartialError.
@@ -129,13 +123,15 @@ func (ps *parts) failure(w *Write) error {
 
 // partial returns a PartialError with the applied ops and the ops of unknown outcome.
 func (ps *parts) partial(w *Write, worst error) *PartialError {
-	e, refused, unknown := &PartialError{Err: worst, Route: ps.spaces[0].route}, w.Overflows, w.Unknown
+	e, refused, unknown := &PartialError{Err: worst, ByOp: make([]error, w.len())}, w.Overflows, w.Unknown
+	of := make([]*part, w.len())
 	for s := range ps.byShard {
-		e.ByShard = append(e.ByShard, ps.byShard[s].err)
-	}
-	for i := range w.len() {
-		s, _ := ps.slot(w, i)
 		p := &ps.byShard[s]
+		for _, i := range p.ops {
+			of[i], e.ByOp[i] = p, p.err
+		}
+	}
+	for i, p := range of {
 		switch {
 		case len(refused) > 0 && refused[0].Op == i:
 			refused = refused[1:]

@@ -26,7 +26,7 @@ func TestLostAnswersMakeARepeat(t *testing.T) {
 		"applied":                  {false, dedup.Applied, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ps := &parts{byShard: make([]part, shards), spaces: []partSpace{{route: raftfsm.NewRoute(shards, shards, false)}}}
+			ps := &parts{byShard: make([]part, shards), judge: keyed.Shard(shards)}
 			settled := func(outcome dedup.Outcome) *propose.Proposal {
 				q := propose.Settled(nil)
 				q.Ops, q.Width, q.Result = 1, 1, raftfsm.NewResult(7, 1, []int64{9}, nil, outcome)

@@ -29,8 +29,8 @@ func TestPartialWritesAnswerTheRest(t *testing.T) {
 	if err := n.Write(ks, w); !errors.As(err, &partial) {
 		t.Fatalf("told %v", err)
 	}
-	if !errors.Is(partial.Of(1), errs.ErrNoLeader) || partial.Of(2) != nil || partial.Of(4) != nil {
-		t.Errorf("shards told %v", partial.ByShard)
+	if !errors.Is(partial.Of(0), errs.ErrNoLeader) || partial.Of(1) != nil || partial.Of(2) != nil {
+		t.Errorf("shards told %v", partial.ByOp)
 	}
 	if got := []int64{w.Rows[5], w.Rows[10], w.Rows[15]}; !slices.Equal(got, []int64{3, math.MaxInt64, 6}) {
 		t.Errorf("rows %v", got)

@@ -59,12 +59,12 @@ func (rd *reader) read(ks *Keyspace, q raftfsm.Query, ids []uint64, opt *ReadOpt
 		}
 		admit = func(*shardReplica) (*localReplica, error) { return r, nil }
 	}
-	pg := newPage(ids, route, opt.Deadline)
-	defer pg.release()
-	q.Split(&pg.Read)
+	pg := raftfsm.NewRead(ids, route, opt.Deadline)
+	defer pg.Release()
+	q.Split(pg)
 	for {
 		pg.Err = rd.readShards(pg, q, groups, opt, admit)
-		if again := q.Join(&pg.Read); !again || pg.Err != nil {
+		if again := q.Join(pg); !again || pg.Err != nil {
 			return pg.Err
 		}
 		admit = func(g *shardReplica) (*localReplica, error) { return rd.admitted(g, opt, time.Now()) }
@@ -73,7 +73,7 @@ func (rd *reader) read(ks *Keyspace, q raftfsm.Query, ids []uint64, opt *ReadOpt
 
 // readShards reads a shard's part from memory if admit returns this node's replica. It reads all
 // other parts concurrently, from disk or from other nodes. Every read uses readShards.
-func (rd *reader) readShards(pg *page, q raftfsm.Query, groups []*shardReplica, opt *ReadOptions, admit func(*shardReplica) (*localReplica, error)) error {
+func (rd *reader) readShards(pg *raftfsm.Read, q raftfsm.Query, groups []*shardReplica, opt *ReadOptions, admit func(*shardReplica) (*localReplica, error)) error {
 	var rest *waitingParts // nil while memory has all parts, to avoid the allocation
 	for s, g := range groups {
 		p := &pg.Parts[s]
@@ -97,7 +97,7 @@ func (rd *reader) readShards(pg *page, q raftfsm.Query, groups []*shardReplica, 
 		return nil
 	}
 	rest.Wait()
-	return pg.failure(rest.errs, q)
+	return failureOf(pg, rest.errs, q)
 }
 
 // waitingParts are the parts of a read that this node's memory does not have.

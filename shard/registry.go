@@ -2,6 +2,7 @@ package shard
 
 import (
 	"iter"
+	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -31,6 +32,7 @@ type registry struct {
 	keyspaces atomic.Pointer[keyspaceTable]
 	groups    atomic.Pointer[groupTable]
 	changing  sync.Mutex
+	routes    sync.Mutex // held to replace groups, for which its holder does not wait, unlike that of changing
 }
 
 // catalogReplica returns this node's replica of the catalog, nil before start has opened it.
@@ -108,7 +110,46 @@ type groupTable struct {
 // the holder of changing replaces the whole value.
 type keyspaceShards struct {
 	route raftfsm.Route
-	all   []*shardReplica // route.Shards of them
+	all   []*shardReplica // route.Shards of them; nil for a part that this node's catalog does not have yet
+}
+
+// publish replaces the shards of all keyspaces. Parents that have split stay split.
+func (s *registry) publish(groups *groupTable) {
+	s.routes.Lock()
+	defer s.routes.Unlock()
+	for first, was := range s.groups.Load().byFirst {
+		if shards := groups.byFirst[first]; shards != nil {
+			for shard := range was.all {
+				if was.route.Of(shard).Modulus > shards.route.Of(shard).Modulus {
+					shards.route = shards.route.Split(shard)
+				}
+			}
+		}
+	}
+	s.groups.Store(groups)
+}
+
+// noteSplit makes the route of a keyspace send the ids of a parent to its parts, because a replica of
+// the parent has the modulus. It returns false if this node's catalog does not have the parts yet.
+func (s *registry) noteSplit(first uint32, parent int, modulus uint32) bool {
+	s.routes.Lock()
+	defer s.routes.Unlock()
+	table := *s.groups.Load()
+	was := table.byFirst[first]
+	if was == nil || uint64(modulus) > was.route.Shards {
+		return false
+	}
+	if was.route.Of(parent).Modulus < modulus {
+		for shard, g := range was.all {
+			if g == nil && was.route.Parent(shard) == parent {
+				return false
+			}
+		}
+		table.byFirst = maps.Clone(table.byFirst)
+		table.byFirst[first] = &keyspaceShards{route: was.route.Split(parent), all: was.all}
+		s.groups.Store(&table)
+	}
+	return true
 }
 
 // shardOf returns a shard by its group's number; nil if there is none.

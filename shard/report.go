@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"maps"
-	"slices"
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/replica"
@@ -70,7 +69,7 @@ func (n *Node) report(asked reportRequest) NodeReport {
 	}
 	for _, status := range n.Status().Groups {
 		replica := ReplicaReport{GroupStatus: status}
-		if status.Leader != "" && !status.votes() {
+		if status.Leader != "" && !status.Votes() {
 			// Only voters report the members. Otherwise the members of the catalog's group alone
 			// would add 100 B for each node of the cluster to every report.
 			replica.Members = nil
@@ -87,11 +86,6 @@ func (n *Node) report(asked reportRequest) NodeReport {
 		r.Replicas = append(r.Replicas, replica)
 	}
 	return r
-}
-
-// votes reports whether the replica is a voter, according to its own configuration.
-func (s *GroupStatus) votes() bool {
-	return slices.ContainsFunc(s.Members, func(m MemberStatus) bool { return m.Replica == s.Replica && m.Voter })
 }
 
 // Reports returns, by node key, the reports of all nodes of the catalog that answer within

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
@@ -22,7 +24,13 @@ type router struct {
 	calls       *rpc.Calls
 	alive       func(node string) bool // Config.Alive; may be nil
 	draining    *atomic.Bool
-	clusterHash uint32 // from clusterHashOf; used in tokens and in the numbers of sources
+	clusterHash uint32                          // from clusterHashOf; used in tokens and in the numbers of sources
+	catchUp     func(ctx context.Context) error // Node.CatchUp
+}
+
+// clusterHashOf returns the hash of a cluster's id for tokens and numbers of sources.
+func clusterHashOf(id [16]byte) uint32 {
+	return crc32.Checksum(id[:], crc32.MakeTable(crc32.Castagnoli))
 }
 
 // shardsOf returns the keyspace's shards and route.
@@ -48,6 +56,18 @@ func (t *router) shardsToRead(ks *Keyspace, opt *ReadOptions) (*keyspaceShards, 
 		return nil, fmt.Errorf("%w: it is of another cluster", errs.ErrBadToken)
 	}
 	return shards, nil
+}
+
+// learnSplit makes the keyspace's route send the ids of a parent to its parts, because a replica of the
+// parent has the modulus. If the local catalog does not have the parts, learnSplit catches up with the
+// catalog, for at most half of the time until the deadline. If that fails, it returns false.
+func (t *router) learnSplit(ks *Keyspace, parent int, modulus uint32, deadline time.Time) bool {
+	if t.registry.noteSplit(ks.FirstGroup, parent, modulus) {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Until(deadline)/2)
+	defer cancel()
+	return t.catchUp(ctx) == nil && t.registry.noteSplit(ks.FirstGroup, parent, modulus)
 }
 
 // orUnknown does what orDropped does, for a call to one keyspace. It also returns an

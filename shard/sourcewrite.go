@@ -12,22 +12,12 @@ import (
 // This file writes the sections of sources. Each section is a part of a Write with its own
 // identity and answer.
 
-// idOf returns the identity of the part for the shard at slot.
-func (w *Write) idOf(slot int) *dedup.RequestID {
-	if w.Sections != nil && w.Sections[slot] != nil {
+// sectionOf returns the identity of the section at slot, or nil.
+func (w *Write) sectionOf(slot int) *dedup.RequestID {
+	if slot < len(w.Sections) {
 		return w.Sections[slot]
 	}
-	return &w.ID
-}
-
-// addSections adds parts for shards that have a section but no op.
-func (ps *parts) addSections(w *Write) {
-	for s, id := range w.Sections {
-		if p := &ps.byShard[s]; id != nil && !p.used {
-			p.writer.Reset(make([]byte, 0, 2*sectionSizeHint), ps.routeOf(s), id)
-			p.used = true
-		}
-	}
+	return nil
 }
 
 // ofDeleted returns the answer to a section if this node's catalog shows that the section's source

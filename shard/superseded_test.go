@@ -3,6 +3,8 @@ package shard
 import (
 	"testing"
 	"time"
+
+	"github.com/countd/countd/shard/rpc"
 )
 
 // TestCallToASupersededLeaderEnds makes a node without a replica call a node that does not answer.
@@ -36,7 +38,7 @@ func TestCallToASupersededLeaderEnds(t *testing.T) {
 		select {
 		case <-asLed.Done():
 			return false
-		case <-time.After(leaderCheckEvery * (leaderChecksMax + 2)):
+		case <-time.After(4 * rpc.CheckEvery):
 			return true
 		}
 	})

@@ -71,9 +71,9 @@ func TestPageIsMergedAgainByAnotherNode(t *testing.T) {
 		shards, err := n.reader.shardsToRead(n.Keyspace(kinds.KeyspaceUsers), opt)
 		mustDo(t, err)
 		q := counters.PostsQuery{Limit: 10}
-		pg := newPage(authors, shards.route, opt.Deadline)
-		defer pg.release()
-		q.Split(&pg.Read)
+		pg := raftfsm.NewRead(authors, shards.route, opt.Deadline)
+		defer pg.Release()
+		q.Split(pg)
 		here := true // this node answers all shards
 		merge := func() bool {
 			q.Posts = nil
@@ -82,7 +82,7 @@ func TestPageIsMergedAgainByAnotherNode(t *testing.T) {
 				here = here && r != nil
 				return r, err
 			})
-			return !q.Join(&pg.Read) && err == nil && len(q.Unreadable) == 0 && slices.Equal(q.Posts, want)
+			return !q.Join(pg) && err == nil && len(q.Unreadable) == 0 && slices.Equal(q.Posts, want)
 		}
 		eventually(t, n.cfg.NodeName+" answers alone", func() bool { here = true; return merge() && here })
 		if n != all[2] {

@@ -10,6 +10,8 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/leadership"
+	"github.com/countd/countd/shard/propose"
 )
 
 // Callers may distinguish these errors and those of package errs. Every error except
@@ -29,7 +31,7 @@ var (
 // the ids of ops in the order of the request, with duplicates. An op that is in neither list was
 // not applied, because its shard failed or its sum overflowed. For a repeat, Applied includes ops
 // that an earlier call applied, and Unknown includes Write.Unknown. The Write has the answer to
-// each op for whose id Of returns nil.
+// each op for which Of returns nil.
 type PartialError struct {
 	Err     error // worst error of the shards; Unwrap returns it
 	Applied []uint64
@@ -37,18 +39,15 @@ type PartialError struct {
 	// AppliedOps and UnknownOps have the indexes of the same ops, because an id may be ambiguous in
 	// a write to several keyspaces.
 	AppliedOps, UnknownOps []int
-	ByShard                []error // one for each shard; nil for shards that answered or had no op
-	Route                  raftfsm.Route
+	ByOp                   []error // for each op, the error of its shard; nil for a shard that answered
 }
 
-// Of returns the error of an id's shard, or nil if that shard answered. Use it only for the id of
-// an op of a write to one keyspace.
-func (e *PartialError) Of(id uint64) error {
-	if len(e.ByShard) == 0 {
+// Of returns the error of an op's shard, or nil if that shard answered.
+func (e *PartialError) Of(op int) error {
+	if len(e.ByOp) == 0 {
 		return e.Err
 	}
-	s, _ := e.Route.KeyOf(id)
-	return e.ByShard[s]
+	return e.ByOp[op]
 }
 
 func (e *PartialError) Error() string {
@@ -105,6 +104,23 @@ func (e *NewRowError) Error() string {
 
 func (e *NewRowError) Unwrap() error { return errs.ErrMemoryFull }
 
+// Package propose owns tokens.
+type (
+	Token      = propose.Token
+	GroupIndex = propose.GroupIndex
+)
+
+// ParseToken is propose.ParseToken.
+func ParseToken(text []byte) (Token, error) { return propose.ParseToken(text) }
+
+// Package leadership owns the forms of a status.
+type (
+	Status       = leadership.Status
+	NodeStatus   = leadership.NodeStatus
+	GroupStatus  = leadership.GroupStatus
+	MemberStatus = leadership.MemberStatus
+)
+
 // Consistency is the required freshness of a read.
 type Consistency uint8
 
@@ -139,8 +155,12 @@ type Write struct {
 	// the index of the op's keyspace in Spaces. Spaces[0] is the keyspace passed to Node.Write. The
 	// shards of Spaces[0] judge idempotency keys, so the choice of Spaces[0] must not depend on the
 	// ops. Both are empty for a write to one keyspace.
-	Spaces   []*Keyspace
-	In       []uint8
+	Spaces []*Keyspace
+	In     []uint8
+	// Whole has ranges of ops, each from its first op up to, but not including, its second number. The
+	// ops of a range are applied together. If they are no longer on one shard, because it has split,
+	// their error is errs.ErrCrossShard. The ranges ascend. Most writes have none.
+	Whole    [][2]int
 	Width    int       // columns of each result row; 0 for no results
 	Deadline time.Time // must be set
 	// Permission is checked right before each proposal, because a write may wait long for reads or
@@ -184,70 +204,10 @@ type Permission interface {
 	Still() error
 }
 
-func (w *Write) space(ks *Keyspace, op int) *Keyspace {
-	if len(w.Spaces) == 0 {
-		return ks
-	}
-	return w.Spaces[w.In[op]]
-}
-
 // Permitted returns an error unless the client may make the write now.
 func (w *Write) Permitted() error {
 	if w.Permission == nil {
 		return nil
 	}
 	return w.Permission.Still()
-}
-
-// Status describes a node, its groups, and the cluster as this node knows it.
-type Status struct {
-	ClusterID   string        `json:"cluster_id"`
-	ClusterName string        `json:"cluster_name,omitempty"` // "" for none
-	Node        string        `json:"node"`                   // name of the answering node
-	Nodes       []NodeStatus  `json:"nodes"`
-	Groups      []GroupStatus `json:"groups"`
-}
-
-// NodeStatus describes one node of the cluster.
-type NodeStatus struct {
-	ID          string `json:"id"`  // name of the node
-	Key         string `json:"key"` // unique for ever, unlike the name
-	Zone        string `json:"zone"`
-	State       string `json:"state"` // alive, stopping, dead, draining or leaving
-	Version     string `json:"version"`
-	HTTPAddr    string `json:"http_addr"`
-	ClusterAddr string `json:"cluster_addr"`
-	GossipAddr  string `json:"gossip_addr"`
-}
-
-// GroupStatus describes this node's replica of one Raft group. Digest is the digest of the state at
-// AppliedIndex: two replicas of a group with the same AppliedIndex have the same Digest.
-type GroupStatus struct {
-	ID            uint32         `json:"id"`
-	Replica       string         `json:"replica"`  // Raft id of this node's replica
-	Keyspace      string         `json:"keyspace"` // "meta" for the group of the catalog
-	Shard         int            `json:"shard"`
-	Role          string         `json:"role"`   // leader, follower, candidate
-	Leader        string         `json:"leader"` // name of the node; "" if unknown
-	Term          uint64         `json:"term"`
-	AppliedIndex  uint64         `json:"applied_index"`
-	CommitIndex   uint64         `json:"commit_index"`
-	SnapshotIndex uint64         `json:"snapshot_index"`
-	Digest        string         `json:"digest"` // 16 hex digits
-	Rows          uint64         `json:"rows"`
-	Bytes         uint64         `json:"bytes"` // memory of the tables, including their overflow and directory
-	ColdRows      uint64         `json:"cold_rows"`
-	ColdBytes     uint64         `json:"cold_bytes"`   // on disk
-	ColdDamaged   bool           `json:"cold_damaged"` // cold rows of this replica cannot be read
-	SealedRows    uint64         `json:"sealed_rows"`
-	SealedBytes   uint64         `json:"sealed_bytes"` // memory of packed rows, included in Bytes
-	Members       []MemberStatus `json:"members"`
-}
-
-// MemberStatus describes a member of a group's latest configuration.
-type MemberStatus struct {
-	Node    string `json:"node"`
-	Key     string `json:"key"`
-	Replica string `json:"replica"` // Raft id: the node's key, and a number that the node never reuses in this group
-	Voter   bool   `json:"voter"`
 }

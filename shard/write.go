@@ -3,6 +3,7 @@ package shard
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,6 +32,9 @@ type writer struct {
 
 // part is the part of a write for one shard.
 type part struct {
+	group    *shardReplica
+	space    int         // index in parts.spaces
+	route    codec.Route // of its section
 	writer   raftfsm.RequestWriter
 	used     bool              // the part has a section to propose
 	judges   bool              // the part's shard judges the write's idempotency key
@@ -39,8 +43,8 @@ type part struct {
 	proposed bool              // the current try was passed to the proposer or the leader
 	settled  bool              // there will be no further try
 	unknown  bool              // a try of unknown outcome may have been proposed
+	modulus  uint32            // if the shard has split, the modulus that its refusal named
 	err      error             // error of the last try
-	from     int               // position in the entry's overflows; see propose.Proposal.Overflow
 }
 
 // len returns the number of ops. A write that only stores positions has none.
@@ -51,63 +55,60 @@ func (w *Write) len() int {
 	return w.Ops.Len()
 }
 
-// slot returns the index of an op's shard among the write's groups, and the op's key in that
-// shard.
-func (ps *parts) slot(w *Write, op int) (slot int, key uint64) {
+// slot returns the index of an op's shard among the present shards.
+func (ps *parts) slot(w *Write, op int) int {
 	space := &ps.spaces[0]
 	if len(w.Spaces) > 0 {
 		space = &ps.spaces[w.In[op]]
 	}
-	s, key := space.route.KeyOf(w.Ops.ID(op))
-	return space.slot + s, key
+	s, _ := space.route.KeyOf(w.Ops.ID(op))
+	return space.slot + s
 }
 
-// routeOf returns the route of the shard in a slot.
-func (ps *parts) routeOf(slot int) codec.Route {
-	k := len(ps.spaces) - 1
-	for ps.spaces[k].slot > slot {
-		k--
-	}
-	return ps.spaces[k].route.Of(slot - ps.spaces[k].slot)
+// key returns the key of an op in its shard.
+func (ps *parts) key(p *part, id uint64) uint64 {
+	_, key := ps.spaces[p.space].route.KeyOf(id)
+	return key
 }
 
-// judgeSlot returns the index of the shard that judges the write's idempotency key.
-func (ps *parts) judgeSlot(w *Write) int { return w.ID.Shard(int(ps.spaces[0].route.Shards)) }
-
-// findGroups returns the groups of all keyspaces of the write, and sets ps.spaces.
-func (wr *writer) findGroups(ps *parts, ks *Keyspace, w *Write) ([]*shardReplica, error) {
-	spaces := w.Spaces
-	if len(spaces) == 0 {
-		spaces = []*Keyspace{ks}
-	}
-	var all []*shardReplica
-	ps.spaces = ps.spaces[:0]
-	for _, space := range spaces {
-		shards, err := wr.shardsOf(space)
+// layOut finds the present shards of all keyspaces of the write, and appends an unused part for each.
+// The shards of the write's first layout have the same order as Write.Sections.
+func (wr *writer) layOut(ps *parts, w *Write) error {
+	ps.base = len(ps.byShard)
+	for k := range ps.spaces {
+		space := &ps.spaces[k]
+		shards, err := wr.shardsOf(space.ks)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		ps.spaces = append(ps.spaces, partSpace{route: shards.route, slot: len(all)})
-		if len(spaces) == 1 {
-			return shards.all, nil
+		space.route, space.slot = shards.route, len(ps.byShard)-ps.base
+		ps.byShard = slices.Grow(ps.byShard, len(shards.all))
+		for s, g := range shards.all {
+			ps.byShard = ps.byShard[:len(ps.byShard)+1]
+			p := &ps.byShard[len(ps.byShard)-1]
+			*p = part{group: g, space: k, route: shards.route.Of(s), ops: p.ops[:0]}
 		}
-		all = append(all, shards.all...)
 	}
-	return all, nil
+	return nil
 }
 
 // parts is reusable memory for a write.
 type parts struct {
+	// byShard has a part for each shard of the write's keyspaces and, if a shard has split, after these
+	// another part for each present shard, and so on. The ops that cannot be applied together are in a
+	// part without a group.
 	byShard []part
+	base    int             // index of the part of the first present shard
+	judge   int             // index of the part that judges the key
 	check   partCheck       // reused for one part after the other
-	judged  dedup.RequestID // identity of all parts except that of the judging shard, see judgeSlot
+	judged  dedup.RequestID // identity of all parts except that of the judging shard
 	spaces  []partSpace
-	one     [1]partSpace // memory of spaces, for a write to one keyspace
 	timer   *time.Timer
 }
 
 // partSpace is a keyspace of a write.
 type partSpace struct {
+	ks    *Keyspace
 	route raftfsm.Route
 	slot  int // of its first shard
 }
@@ -115,9 +116,7 @@ type partSpace struct {
 var partsPool = sync.Pool{New: func() any {
 	t := time.NewTimer(time.Hour)
 	t.Stop()
-	ps := &parts{timer: t}
-	ps.spaces = ps.one[:0]
-	return ps
+	return &parts{timer: t}
 }}
 
 // sectionSizeHint estimates the size of a section with one op of one cell. Each further op adds
@@ -131,32 +130,34 @@ func (wr *writer) apply(ks *Keyspace, w *Write) error {
 	w.Token = Token{Cluster: wr.clusterHash, At: w.Token.At[:0]}
 	ps := partsPool.Get().(*parts)
 	defer ps.release()
-	groups, err := wr.findGroups(ps, ks, w)
-	if err != nil {
+	if len(w.Spaces) == 0 {
+		ps.spaces = append(ps.spaces, partSpace{ks: ks})
+	}
+	for _, space := range w.Spaces {
+		ps.spaces = append(ps.spaces, partSpace{ks: space})
+	}
+	if err := wr.layOut(ps, w); err != nil {
 		return err
 	}
-	if err := ps.split(w, ks, groups); err != nil {
+	if err := ps.split(w); err != nil {
 		return err
 	}
-	if err := wr.admit(ps, w, groups); err != nil {
+	if err := wr.admit(ps, w); err != nil {
 		return err
 	}
-	ps.addSections(w)
+	ps.encode(w)
 	ps.timer.Reset(time.Until(w.Deadline))
 	defer ps.timer.Stop()
-	if w.ID.Keyed() {
-		ps.judge(w)
-	}
-	if err := ps.reserve(w, groups); err != nil {
+	if err := ps.reserve(w); err != nil {
 		return err
 	}
 	if w.ID.Keyed() {
-		if err := wr.ask(ps, w, groups); err != nil {
+		if err := wr.ask(ps, w); err != nil {
 			return explained(err, w)
 		}
 	}
-	wr.settle(ps.byShard, groups, w, ps.timer)
-	return ps.gather(w, ks, groups)
+	wr.settle(ps, w, false)
+	return ps.gather(w)
 }
 
 // explained adds ErrKeyAhead to the refusal of a key whose time is ahead. ErrExpired alone would
@@ -168,24 +169,12 @@ func explained(err error, w *Write) error {
 	return err
 }
 
-// judge marks the part of the shard that judges the key. If the write has no op for that shard, it
-// adds the part.
-func (ps *parts) judge(w *Write) {
-	s := ps.judgeSlot(w)
-	p := &ps.byShard[s]
-	p.judges = true
-	if !p.used {
-		p.writer.Reset(make([]byte, 0, sectionSizeHint), ps.routeOf(s), &w.ID)
-		p.used = true
-	}
-}
-
 // reserve reserves space in the queue of every group that this node leads. It runs before any part
 // is proposed, so that a full queue refuses the whole write.
-func (ps *parts) reserve(w *Write, groups []*shardReplica) error {
+func (ps *parts) reserve(w *Write) error {
 	for s := range ps.byShard {
 		if p := &ps.byShard[s]; p.used {
-			if err := p.reserve(groups[s], w); err != nil {
+			if err := p.reserve(w); err != nil {
 				ps.cancel()
 				return err
 			}
@@ -196,9 +185,9 @@ func (ps *parts) reserve(w *Write, groups []*shardReplica) error {
 
 // reserve reserves space for the part if this node leads its group. Its only error is
 // ErrOverloaded.
-func (p *part) reserve(g *shardReplica, w *Write) error {
+func (p *part) reserve(w *Write) error {
 	p.proposal, p.proposed = nil, false
-	r, err := g.led()
+	r, err := p.group.led()
 	if err != nil {
 		return nil // propose forwards the part
 	}
@@ -212,9 +201,15 @@ func (p *part) reserve(g *shardReplica, w *Write) error {
 // cancel releases the space of parts that were not proposed.
 func (ps *parts) cancel() {
 	for s := range ps.byShard {
-		if p := &ps.byShard[s]; p.proposal != nil && !p.proposed {
-			p.proposal.Cancel()
-		}
+		ps.byShard[s].cancel()
+	}
+}
+
+// cancel releases the space of the part, if it was not proposed.
+func (p *part) cancel() {
+	if p.proposal != nil && !p.proposed {
+		p.proposal.Cancel()
+		p.proposal = nil
 	}
 }
 
@@ -222,81 +217,102 @@ func (ps *parts) cancel() {
 // was used with another body. Which shard judges depends only on the key, because another body may
 // have ops in other shards. The write proposes its other parts only after the judging shard has
 // accepted the key.
-func (wr *writer) ask(ps *parts, w *Write, groups []*shardReplica) error {
-	s := ps.judgeSlot(w)
-	wr.settle(ps.byShard[s:s+1], groups[s:s+1], w, ps.timer)
-	if ps.byShard[s].err != nil {
+func (wr *writer) ask(ps *parts, w *Write) error {
+	wr.settle(ps, w, true)
+	p := &ps.byShard[ps.judge]
+	if p.err != nil {
 		ps.cancel()
-		return ps.byShard[s].err
+		return p.err
 	}
 	if w.ID.IsJudged() {
-		ps.carry(ps.byShard[s].proposal.Use())
+		ps.carry(w, p.proposal.Use())
 	}
 	return nil
 }
 
 // carry copies the use of the key that the judging shard accepted into the parts for the other
-// shards.
-func (ps *parts) carry(use dedup.Use) {
+// shards. If that shard has split, the use has names, which make the parts longer than what was
+// reserved. Then a full queue refuses a part, and a repeat of the write completes it.
+func (ps *parts) carry(w *Write, use dedup.Use) {
+	ps.judged = w.ID.JudgedBy(ps.byShard[ps.judge].group.number, use)
 	for s := range ps.byShard {
-		if p := &ps.byShard[s]; p.used && !p.judges {
+		switch p := &ps.byShard[s]; {
+		case !p.open(false):
+		case use.Names[0] == 0:
 			p.writer.SetUse(use)
+		default:
+			p.cancel()
+			ps.write(w, s)
+			p.reserveAgain(w)
 		}
 	}
 }
+
+// open reports whether the part waits for an answer. If judging is set, only the judging part does.
+func (p *part) open(judging bool) bool { return p.used && !p.settled && (p.judges || !judging) }
 
 // lastTryMin is the shortest time for another try of a part. In less time a try would rarely get an
 // answer, and a known outcome would become unknown.
 const lastTryMin = 50 * time.Millisecond
 
-// settle proposes the unsettled parts concurrently and waits for them. Until the deadline it
-// repeats a part that found no leader. If the write has an identity, settle also repeats a part of
-// unknown outcome.
-func (wr *writer) settle(ps []part, groups []*shardReplica, w *Write, deadline *time.Timer) {
+// settle proposes the unsettled parts concurrently and waits for them. If judging is set, it settles
+// only the judging part. Until the deadline it repeats a part that found no leader, or whose shard has
+// split. If the write has an identity, settle also repeats a part of unknown outcome.
+func (wr *writer) settle(ps *parts, w *Write, judging bool) {
 	for pause := errs.RetryPauseMin; ; pause = min(2*pause, errs.RetryPauseMax) {
 		if err := w.Permitted(); err != nil {
-			forbid(ps, err)
+			ps.forbid(err, judging)
 			return
 		}
-		for s := range ps {
-			if p := &ps[s]; p.used && !p.settled {
-				wr.propose(p, groups[s], w)
+		for s := range ps.byShard {
+			if p := &ps.byShard[s]; p.open(judging) {
+				wr.propose(p, w)
 			}
 		}
-		again := false
-		for s := range ps {
-			if p := &ps[s]; p.used && !p.settled {
-				err := p.proposal.Wait(deadline)
-				if err = orDropped(wr.catalog.View(), groups[s].number, err); errors.Is(err, errs.ErrUnknownKeyspace) {
-					p.settled, p.err = true, err
-					continue
-				}
-				p.settled = wr.draining.Load() || !mayTryAgain(err, w.ID.Exists())
-				p.err = p.fate(err)
-				again = again || !p.settled
+		again, split := false, false
+		for s := range ps.byShard {
+			p := &ps.byShard[s]
+			if !p.open(judging) {
+				continue
 			}
+			err := p.proposal.Wait(ps.timer)
+			if err = orDropped(wr.catalog.View(), p.group.number, err); errors.Is(err, errs.ErrUnknownKeyspace) {
+				p.settled, p.err = true, err
+				continue
+			}
+			p.settled = wr.draining.Load() || !mayTryAgain(err, w.ID.Exists())
+			if err != nil {
+				p.noteSplit(err, w.divisible(s))
+			}
+			p.err = p.fate(err)
+			again, split = again || !p.settled, split || p.modulus > 0
 		}
 		if !again || time.Until(w.Deadline) < pause+lastTryMin {
 			return
 		}
-		time.Sleep(pause)
-		for s := range ps {
-			if p := &ps[s]; p.used && !p.settled {
-				if err := p.reserve(groups[s], w); err != nil {
-					p.err, p.settled = p.fate(err), true
-				}
+		if !split || !wr.reroute(ps, w) {
+			time.Sleep(pause)
+		}
+		for s := range ps.byShard {
+			if p := &ps.byShard[s]; p.open(judging) && p.proposed {
+				p.reserveAgain(w)
 			}
 		}
 	}
 }
 
+// reserveAgain reserves space for another try of the part. If the queue is full, it settles the part.
+func (p *part) reserveAgain(w *Write) {
+	if err := p.reserve(w); err != nil {
+		p.err, p.settled = p.fate(err), true
+	}
+}
+
 // forbid settles the unsettled parts with err and proposes none of them.
-func forbid(ps []part, err error) {
-	for s := range ps {
-		if p := &ps[s]; p.used && !p.settled {
-			if p.proposal != nil && !p.proposed {
-				p.proposal.Cancel()
-			}
+func (ps *parts) forbid(err error, judging bool) {
+	for s := range ps.byShard {
+		if p := &ps.byShard[s]; p.open(judging) {
+			p.cancel()
 			p.proposal, p.settled, p.err = nil, true, p.fate(err)
 		}
 	}
@@ -318,10 +334,10 @@ func (p *part) fate(err error) error {
 
 // propose enqueues the part in this node's proposer if it has reserved space there. Otherwise it
 // forwards the part to the group's leader.
-func (wr *writer) propose(p *part, g *shardReplica, w *Write) {
+func (wr *writer) propose(p *part, w *Write) {
 	p.proposed = true
 	if p.proposal == nil {
-		p.proposal = wr.forward(g, p, w)
+		p.proposal = wr.forward(p, w)
 	} else if q := wr.ofDeleted(p.writer.Section(), p.writer.Ops()); q != nil {
 		p.proposal.Cancel()
 		p.proposal = q
@@ -336,44 +352,62 @@ func (ps *parts) release() {
 	for s := range ps.byShard {
 		ps.byShard[s] = part{ops: ps.byShard[s].ops[:0]}
 	}
+	clear(ps.spaces)
+	ps.byShard, ps.spaces = ps.byShard[:0], ps.spaces[:0]
 	ps.judged, ps.check.r = dedup.RequestID{}, nil
 	partsPool.Put(ps)
 }
 
-// split encodes the section of each part. Each section has its own memory, because its proposer
-// owns it. split returns the error of an op that does not fit its keyspace.
-func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) error {
-	shards := len(groups)
-	if cap(ps.byShard) < shards {
-		ps.byShard = make([]part, shards)
-	}
-	ps.byShard = ps.byShard[:shards]
-	for s := range ps.byShard {
-		ps.byShard[s] = part{ops: ps.byShard[s].ops[:0]}
-	}
-	judge := -1
-	if w.ID.IsJudged() && shards > 1 {
-		judge = ps.judgeSlot(w)
-		ps.judged = w.ID.JudgedBy(groups[judge].number, dedup.Use{})
-	}
-	ops := w.len()
-	for i := range ops {
-		s, key := ps.slot(w, i)
-		if err := w.Ops.Fits(groups[s].kind, i); err != nil {
+// split puts each op into the part of its shard, and finds the judging part. It returns the error of
+// an op that does not fit its keyspace.
+func (ps *parts) split(w *Write) error {
+	for i := range w.len() {
+		p := &ps.byShard[ps.slot(w, i)]
+		if err := w.Ops.Fits(p.group.kind, i); err != nil {
 			return err
 		}
-		p := &ps.byShard[s]
-		if len(p.ops) == 0 {
-			id := w.idOf(s)
-			if judge >= 0 && s != judge {
-				id = &ps.judged
-			}
-			p.writer.Reset(make([]byte, 0, sectionSizeHint+ops/shards*sectionSizeHint/4), ps.routeOf(s), id)
-			p.writer.SetSettings(w.space(ks, i).ByNumber)
-			p.used = true
-		}
-		w.Ops.AppendTo(&p.writer, key, i)
 		p.ops = append(p.ops, i)
 	}
+	if w.ID.Keyed() {
+		ps.findJudge(w)
+	}
+	ps.separate(w)
 	return nil
+}
+
+// findJudge marks and returns the part of the present shard that judges the key.
+func (ps *parts) findJudge(w *Write) *part {
+	ps.judge = ps.base + ps.spaces[0].route.JudgeOf(&w.ID)
+	p := &ps.byShard[ps.judge]
+	if p.judges = true; w.ID.IsJudged() {
+		ps.judged = w.ID.JudgedBy(p.group.number, dedup.Use{})
+	}
+	return p
+}
+
+// encode writes the section of each part of a present shard that has ops, judges the key, or is of a
+// source.
+func (ps *parts) encode(w *Write) {
+	for s := ps.base; s < len(ps.byShard); s++ {
+		if p := &ps.byShard[s]; !p.settled && (len(p.ops) > 0 || p.judges || w.sectionOf(s) != nil) {
+			ps.write(w, s)
+		}
+	}
+}
+
+// write writes the section of a part. Each section has its own memory, because its proposer owns it.
+func (ps *parts) write(w *Write, s int) {
+	p, id, hint := &ps.byShard[s], &w.ID, sectionSizeHint
+	if w.ID.IsJudged() && !p.judges {
+		id = &ps.judged
+	}
+	if section := w.sectionOf(s); section != nil {
+		id, hint = section, 2*sectionSizeHint
+	}
+	p.writer.Reset(make([]byte, 0, hint+max(len(p.ops)-1, 0)*sectionSizeHint/4), p.route, id)
+	p.writer.SetSettings(ps.spaces[p.space].ks.ByNumber)
+	for _, i := range p.ops {
+		w.Ops.AppendTo(&p.writer, ps.key(p, w.Ops.ID(i)), i)
+	}
+	p.used = true
 }

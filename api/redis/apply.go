@@ -134,6 +134,12 @@ func (t *table) prepare(c *conn, w *shard.Write, ops *counters.Ops, from, to int
 	w.Ops, w.ID, w.Width, w.Deadline = ops, t.units[from].id, t.width(), deadline
 	w.Permission = c
 	w.Rows = t.counts[first*t.width() : end*t.width()]
+	w.Whole = w.Whole[:0]
+	for _, exec := range t.execs {
+		if exec[0] >= first && exec[1] <= end {
+			w.Whole = append(w.Whole, [2]int{exec[0] - first, exec[1] - first})
+		}
+	}
 	if w.ID.Keyed() && isCounters(t.ks) && t.ks.Name != judgeKeyspace {
 		w.Spaces, w.In = []*shard.Keyspace{c.server.node().Keyspace(judgeKeyspace), t.ks}, slices.Repeat([]uint8{1}, end-first)
 	}
@@ -202,11 +208,8 @@ func settle(w *shard.Write, err error, locate func(op int) (*table, int)) {
 			noted = t
 		}
 		opErr := err
-		switch {
-		case some && len(w.Spaces) == 0:
-			opErr = partial.Of(w.Ops.ID(i))
-		case some && slices.Contains(partial.AppliedOps, i):
-			opErr = nil
+		if some {
+			opErr = partial.Of(i)
 		}
 		if opErr != nil {
 			fail(i, opErr)
@@ -255,6 +258,13 @@ func (t *table) applyAgain(c *conn, units [][]int, deadline time.Time) {
 	w := shard.Write{Ops: ops, Width: t.width(), Rows: make([]int64, len(again)*t.width()), Deadline: deadline, Permission: c}
 	for i, op := range again {
 		ops[i], t.failed[op] = t.ops[op], nil
+	}
+	at := 0
+	for _, unit := range units {
+		if slices.ContainsFunc(t.execs, func(exec [2]int) bool { return exec[0] <= unit[0] && unit[0] < exec[1] }) {
+			w.Whole = append(w.Whole, [2]int{at, at + len(unit)})
+		}
+		at += len(unit)
 	}
 	err := c.server.node().Write(t.ks, &w)
 	for i, op := range again {

@@ -169,9 +169,15 @@ func TestReadsAfterTheClusterWasSetBack(t *testing.T) {
 	}
 }
 
-// shardsFailed returns the error of a call that failed with err in the shards of odd numbers.
-func shardsFailed(err error) *shard.PartialError {
-	return &shard.PartialError{Err: err, ByShard: []error{nil, err, nil, err}, Route: raftfsm.NewRoute(4, 4, false)}
+// shardsFailed returns the error of a write whose ops failed with err in some shards of four.
+func shardsFailed(w *shard.Write, err error, shards ...uint64) *shard.PartialError {
+	e := &shard.PartialError{Err: err, ByOp: make([]error, w.Ops.Len())}
+	for i := range e.ByOp {
+		if slices.Contains(shards, w.Ops.ID(i)%4) {
+			e.ByOp[i] = err
+		}
+	}
+	return e
 }
 
 // If some shards fail in a shared read or write, only the commands on these shards fail.
@@ -185,7 +191,7 @@ func TestCommandsFailAlone(t *testing.T) {
 				n.tables["posts"].Apply(apitest.RowOps(w.Ops)[i:i+1], w.Width, w.Rows[i*w.Width:(i+1)*w.Width], nil)
 			}
 		}
-		return shardsFailed(errs.ErrNoLeader)
+		return shardsFailed(w, errs.ErrNoLeader, 1, 3)
 	})
 	const leaderless = "-LEADERLESS the shard has no leader"
 	equalReplies(t, c.do("INCR posts:1:like", "INCR posts:2:like", "SET posts:3:like 1", "GET posts:3:like", "GET posts:2:like",
@@ -193,7 +199,7 @@ func TestCommandsFailAlone(t *testing.T) {
 		leaderless, "7", leaderless, `"7"`, `"7"`, "-UNKNOWN some of the keys were written, others were not: LEADERLESS the shard has no leader", leaderless, "["+leaderless+" 8]", leaderless, "0")
 	n.failWrites(nil)
 	n.mu.readErr = func([]uint64) error {
-		return &shard.ReadError{ByShard: shardsFailed(errs.ErrNoQuorum).ByShard, Route: raftfsm.NewRoute(4, 4, false)}
+		return &shard.ReadError{ByShard: []error{nil, errs.ErrNoQuorum, nil, errs.ErrNoQuorum}, Route: raftfsm.NewRoute(4, 4, false)}
 	}
 	const late = "-LEADERLESS the shard could not confirm the read in time"
 	equalReplies(t, c.do("GET posts:1:like", "GET posts:2:like", "MGET posts:1:like posts:2:like", "MGET posts:2:like"), late, `"8"`, late, `["8"]`)
@@ -283,7 +289,7 @@ func TestMemoryFullOnOneShard(t *testing.T) {
 		if !makes {
 			return nil
 		}
-		err := &shard.PartialError{Err: errs.ErrMemoryFull, ByShard: []error{nil, nil, errs.ErrMemoryFull, nil}, Route: raftfsm.NewRoute(4, 4, false)}
+		err := shardsFailed(w, errs.ErrMemoryFull, 2)
 		for i := range apitest.RowOps(w.Ops) {
 			if apitest.RowOps(w.Ops)[i].ID%4 != 2 {
 				n.tables["posts"].Apply(apitest.RowOps(w.Ops)[i:i+1], w.Width, w.Rows[i*w.Width:(i+1)*w.Width], nil)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/auth"
 )
 
@@ -82,5 +83,5 @@ func wrongArity(name string) string {
 }
 
 func unknownSubcommand(name string, sub []byte) string {
-	return fmt.Sprintf("ERR unknown subcommand '%s'. Try %s HELP.", shown(sub), strings.ToUpper(name))
+	return fmt.Sprintf("ERR unknown subcommand '%s'. Try %s HELP.", resp.Shown(sub), strings.ToUpper(name))
 }

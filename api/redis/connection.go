@@ -141,7 +141,7 @@ func (c *conn) parseHello(args [][]byte) (o helloOptions, fault string) {
 			o.name = string(args[i+1])
 			i += 2
 		default:
-			return o, fmt.Sprintf("ERR Syntax error in HELLO option '%s'", shown(args[i]))
+			return o, fmt.Sprintf("ERR Syntax error in HELLO option '%s'", resp.Shown(args[i]))
 		}
 	}
 	return o, ""

@@ -32,6 +32,7 @@ var backendErrors = []struct {
 	{errs.ErrDraining, "DRAINING "},
 	{errs.ErrTooLate, "OVERLOADED "},
 	{errs.ErrOverloaded, "OVERLOADED "},
+	{errs.ErrCrossShard, errCrossSlot},
 	{errs.ErrNoLeader, "LEADERLESS "},
 	{errs.ErrNoQuorum, "LEADERLESS "},
 	{context.DeadlineExceeded, "LEADERLESS "}, // for a read that no node answered in time
@@ -70,6 +71,8 @@ func errorText(err error) (text string, foreseen bool) {
 // argumentError returns the error for the fault of an argument, most often a key.
 func argumentError(text string) error { return codedError("ERR " + text) }
 
+const errCrossSlot = "CROSSSLOT Keys in request don't hash to the same slot"
+
 const errNoKeyspaces = codedError("LEADERLESS this node does not know its cluster's keyspaces yet")
 
 const errWrongType = codedError("WRONGTYPE Operation against a key holding the wrong kind of value")
@@ -78,12 +81,6 @@ const errWrongType = codedError("WRONGTYPE Operation against a key holding the w
 type codedError string
 
 func (e codedError) Error() string { return string(e) }
-
-// shownBytesMax bounds how much of a key an error message repeats.
-const shownBytesMax = 128
-
-// shown shortens a client's bytes for an error message.
-func shown(text []byte) string { return string(text[:min(len(text), shownBytesMax)]) }
 
 // fieldError returns the error for an argument, in the format of the HTTP API.
 func fieldError(field, problem string) error { return argumentError(field + ": " + problem) }

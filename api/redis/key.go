@@ -64,7 +64,7 @@ func (b *batch) key(text []byte) (key, error) {
 // kind has the name, the error causes no lookup.
 func (b *batch) noKeyspace(name []byte) error {
 	node := b.conn.server.node()
-	problem := fmt.Sprintf("no counter keyspace '%s'", shown(name))
+	problem := fmt.Sprintf("no counter keyspace '%s'", resp.Shown(name))
 	switch {
 	case len(node.Keyspaces()) == 0:
 		return errNoKeyspaces
@@ -75,7 +75,7 @@ func (b *batch) noKeyspace(name []byte) error {
 }
 
 func badForm(text []byte) error {
-	return argumentError(fmt.Sprintf("'%s' is not {keyspace}:{id}:{column}, {keyspace}:{id} or {keyspace}:{id}:{column}:members, id being 0 to 18446744073709551615", shown(text)))
+	return argumentError(fmt.Sprintf("'%s' is not {keyspace}:{id}:{column}, {keyspace}:{id} or {keyspace}:{id}:{column}:members, id being 0 to 18446744073709551615", resp.Shown(text)))
 }
 
 // idBytesMax bounds the digits of an id: 20, and the leading zeros that tools pad with.
@@ -124,7 +124,7 @@ func (t *table) field(name []byte) (int, error) {
 	if column := t.ks.ColumnOf(name); column >= 0 {
 		return column, nil
 	}
-	return 0, unknown(name, fmt.Sprintf("keyspace '%s' has no column '%s'", t.ks.Name, shown(name)))
+	return 0, unknown(name, fmt.Sprintf("keyspace '%s' has no column '%s'", t.ks.Name, resp.Shown(name)))
 }
 
 func appendRowKey(dst []byte, ks *shard.Keyspace, id uint64) []byte {

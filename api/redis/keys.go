@@ -51,7 +51,7 @@ func del(c *conn, args [][]byte) {
 func (b *batch) keyToDelete(text []byte) (key, error) {
 	k, err := b.key(text)
 	if err == nil && k.set {
-		err = argumentError(fmt.Sprintf("'%s' is deleted with its row, %s:%d, or by SREM of each member", shown(text), k.table.ks.Name, k.id))
+		err = argumentError(fmt.Sprintf("'%s' is deleted with its row, %s:%d, or by SREM of each member", resp.Shown(text), k.table.ks.Name, k.id))
 	}
 	return k, err
 }
@@ -152,7 +152,7 @@ func (c *conn) checkMatch(q *scanCall) error {
 	}):
 		return nil
 	}
-	return unknown([]byte(column), fmt.Sprintf("no keyspace that the pattern names has a column '%s'", shown([]byte(column))))
+	return unknown([]byte(column), fmt.Sprintf("no keyspace that the pattern names has a column '%s'", resp.Shown([]byte(column))))
 }
 
 // scan replies with the keys of rows in ascending id order, across all keyspaces.

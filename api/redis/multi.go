@@ -3,6 +3,7 @@ package redis
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"github.com/countd/countd/api/redis/resp"
 )
@@ -116,7 +117,7 @@ func exec(c *conn, _ [][]byte) {
 		b.fail(fmt.Sprintf("ERR a transaction takes at most %d reads and writes of rows", rowsMax))
 	} else if !b.onOneShard(before) {
 		b.rollBack(before)
-		b.fail("CROSSSLOT Keys in request don't hash to the same slot")
+		b.fail(errCrossSlot)
 	}
 }
 
@@ -176,7 +177,8 @@ func (m *mark) of(table int) tableMark {
 	return tableMark{}
 }
 
-// onOneShard reports whether all ops since a mark are on one shard.
+// onOneShard reports whether all ops since a mark are on one shard. If so, it records that they must be
+// applied together.
 func (b *batch) onOneShard(m mark) bool {
 	var owner *table
 	shard := 0
@@ -188,6 +190,9 @@ func (b *batch) onOneShard(m mark) bool {
 			}
 			owner, shard = t, at
 		}
+	}
+	if owner != nil {
+		owner.execs = append(owner.execs, [2]int{m.of(slices.Index(b.tables, owner)).ops, len(owner.ops)})
 	}
 	return true
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/countd/countd/api/apitest"
 	"github.com/countd/countd/api/gate"
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
@@ -129,7 +130,7 @@ func TestKeyOfACommandThatIsAppliedInPart(t *testing.T) {
 		}
 		clear(w.Rows)
 		w.Rows[0] = 9 // the count after the only op that was applied
-		return &shard.PartialError{Err: errs.ErrNoLeader, AppliedOps: []int{0}}
+		return &shard.PartialError{Err: errs.ErrNoLeader, AppliedOps: []int{0}, ByOp: []error{nil, errs.ErrNoLeader, errs.ErrNoLeader}}
 	})
 	got := c.do("COUNTD.INCR users:3:posts 1 posts:1:like 1 users:4:posts 1 KEY k")
 	if len(got) != 1 || strings.Count(got[0], "LEADERLESS") != 2 || !strings.Contains(got[0], "9") {
@@ -186,7 +187,7 @@ func TestFullSession(t *testing.T) {
 // serves reads. 3. Earlier writes have counted. 4. The next session may write.
 func TestSessionRefusesWritesBehindAnUnknownCommand(t *testing.T) {
 	c := dial(t, serve(t, openNode(t), nil))
-	unknown := "-" + unknownCommand([][]byte{[]byte("COUNTD.LATER"), []byte("posts:1")})
+	unknown := "-" + resp.UnknownCommand([][]byte{[]byte("COUNTD.LATER"), []byte("posts:1")})
 	c.want("COUNTD.LATER posts:1", unknown, "COUNTD.SESSION p 1", "+OK", "INCR posts:1:like", "1",
 		"COUNTD.LATER posts:1", unknown, "INCR posts:1:like", "-"+errSessionUnsure, "GET posts:1:like", `"1"`,
 		"MULTI", "+OK", "INCR posts:1:like", "+QUEUED", "EXEC", "-"+errSessionUnsure,

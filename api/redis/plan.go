@@ -1,12 +1,10 @@
 package redis
 
 import (
-	"bytes"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/raftfsm/dedup"
 )
@@ -20,12 +18,12 @@ func (c *conn) command(args [][]byte) {
 		}
 	}
 	switch {
-	case cmd == nil && isHTTP(args[0]):
+	case cmd == nil && resp.IsHTTP(args[0]):
 		c.closing = true
 	case c.server.cfg.Auth != nil && c.refused(cmd, args):
 	case cmd == nil:
 		c.multi.broken, c.once.unsure = true, true
-		c.batch.fail(unknownCommand(args))
+		c.batch.fail(resp.UnknownCommand(args))
 	case !cmd.takes(len(args)) && cmd.name == "exec":
 		c.closeMulti()
 		c.batch.fail("EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command")
@@ -37,12 +35,6 @@ func (c *conn) command(args [][]byte) {
 	default:
 		c.plan(cmd, args)
 	}
-}
-
-// isHTTP reports whether a line belongs to an HTTP request. A web page may make a browser send an
-// HTTP request with commands in its body. So the caller closes the connection, as Redis does.
-func isHTTP(name []byte) bool {
-	return bytes.EqualFold(name, []byte("post")) || bytes.EqualFold(name, []byte("host:"))
 }
 
 // plan plans a command.
@@ -81,19 +73,6 @@ func (cmd *command) run(c *conn, args [][]byte) {
 		return
 	}
 	cmd.call(c.batch.arguments(args))
-}
-
-// unknownCommand returns Redis's error for an unknown command.
-func unknownCommand(args [][]byte) string {
-	var text strings.Builder
-	fmt.Fprintf(&text, "ERR unknown command '%s', with args beginning with: ", shown(args[0]))
-	for _, arg := range args[1:] {
-		if text.Len() > 2*shownBytesMax {
-			break
-		}
-		fmt.Fprintf(&text, "'%s' ", shown(arg))
-	}
-	return text.String()
 }
 
 // unknownName replaces the name of an unknown command in the audit log, because the client's text

@@ -78,7 +78,7 @@ func namesOption(field string, into *[]string) option {
 		for _, name := range names {
 			var problem string
 			if *into, problem = inbox.AppendName(*into, name); problem != "" {
-				return fieldError(field, shown(name)+": "+problem)
+				return fieldError(field, resp.Shown(name)+": "+problem)
 			}
 		}
 		return nil

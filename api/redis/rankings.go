@@ -24,7 +24,7 @@ func rankingCommands() []spec {
 func (b *batch) ranked(text []byte) (t *table, column int, err error) {
 	name, of, found := bytes.Cut(text, []byte(":"))
 	if !found {
-		return nil, 0, argumentError(fmt.Sprintf("'%s' is not {keyspace}:{column}", shown(text)))
+		return nil, 0, argumentError(fmt.Sprintf("'%s' is not {keyspace}:{column}", resp.Shown(text)))
 	}
 	if t = b.tableOf(name); t == nil {
 		return nil, 0, b.noKeyspace(name)

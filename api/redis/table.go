@@ -24,6 +24,7 @@ type table struct {
 	failed  []error       // errors by op; nil if none failed
 	joined  []bool        // for each op, whether it changed a set of members; nil if no op did
 	units   []unit        // one for each command, in order of its ops
+	execs   [][2]int      // for each EXEC, its first op and the op after its last
 	fetched []int32       // indexes of ops that only read; readInstead can read their rows instead
 	cells   []engine.Cell // memory for the ops' cells; each planned op keeps its part
 
@@ -48,7 +49,7 @@ func (t *table) width() int { return len(t.ks.Columns) }
 func (t *table) reset() {
 	clear(t.units) // so that units keep no names of producers in memory
 	t.ids, t.unread, t.failed, t.joined, t.ops = t.ids[:0], nil, nil, nil, t.ops[:0]
-	t.cells, t.units, t.fetched = t.cells[:0], t.units[:0], t.fetched[:0]
+	t.cells, t.units, t.execs, t.fetched = t.cells[:0], t.units[:0], t.execs[:0], t.fetched[:0]
 	if cap(t.rows) > keepRowsMax {
 		t.rows, t.ids = nil, nil
 	}

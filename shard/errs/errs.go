@@ -58,6 +58,9 @@ var (
 	ErrBadToken = errors.New("not the token of a write that this cluster has: it is of another cluster, of a state before a restore, or was cut")
 	// ErrRefused is returned for a command that the catalog refused when its log entry was applied.
 	ErrRefused = errors.New("the catalog refused the command")
+	// ErrCrossShard is returned for ops that must be applied together but are on several shards,
+	// because their shard has split.
+	ErrCrossShard = errors.New("the ops are on several shards, because their shard was split")
 	// ErrColdRows is returned for a read that needs cold rows but does not wait for them.
 	ErrColdRows = errors.New("the read needs cold rows")
 )

@@ -1,6 +1,7 @@
 // Package propose combines the requests that wait for a Raft group into log entries, and gives each
 // request its part of the entry's result. It owns a group's queue, the rounds in which a node's
-// groups propose together, and the clock that stamps entries.
+// groups propose together, the clock that stamps entries, and the tokens that name the entries of a
+// write.
 //
 // It never routes, forwards, retries, reads a row, or calls another node. Invariant: every enqueued
 // request is answered exactly once, and a request for which Proposal.Wait returns ErrOverloaded is

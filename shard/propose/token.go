@@ -1,10 +1,9 @@
-package shard
+package propose
 
 import (
 	"bytes"
 	"encoding/base64"
 	"encoding/binary"
-	"hash/crc32"
 
 	"github.com/countd/countd/shard/errs"
 )
@@ -21,7 +20,7 @@ type GroupIndex struct {
 //
 //	version 1 (1 byte) | Cluster (4, little endian) | group, index (uvarint each) of each element
 type Token struct {
-	Cluster uint32 // from clusterHashOf, because an index in another cluster's log has no meaning
+	Cluster uint32 // a hash of the cluster's id, because an index in another cluster's log has no meaning
 	At      []GroupIndex
 }
 
@@ -30,11 +29,6 @@ const (
 	tokenHeadBytes   = 5
 	tokenElementsMax = 1024 // no request changes more groups
 )
-
-// clusterHashOf returns the hash of a cluster's id for tokens and numbers of sources.
-func clusterHashOf(id [16]byte) uint32 {
-	return crc32.Checksum(id[:], crc32.MakeTable(crc32.Castagnoli))
-}
 
 // AppendText appends the token's text form to dst.
 func (t Token) AppendText(dst []byte) []byte {

@@ -1,4 +1,4 @@
-package shard
+package propose
 
 import (
 	"encoding/base64"

@@ -1,0 +1,114 @@
+package shard
+
+import (
+	"slices"
+
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/rpc"
+)
+
+// This file routes parts of a write anew, after their shards have split. GROWTH.md explains why that
+// counts each op once.
+
+// divisible reports whether the ops of a part may be routed anew. The section of a source goes back to
+// its reader, and a write of a restore fails.
+func (w *Write) divisible(s int) bool { return w.sectionOf(s) == nil && !w.ID.Restores() }
+
+// noteSplit records that the part's shard has split, if the error of a try shows that. If the part is
+// not divisible, noteSplit settles it.
+func (p *part) noteSplit(err error, divisible bool) {
+	switch modulus := rpc.ModulusOf(err); {
+	case modulus <= p.route.Modulus:
+	case divisible:
+		p.modulus = modulus
+	default:
+		p.settled = true
+	}
+}
+
+// reroute puts the ops of parts whose shards have split into new parts, by the present route. The new
+// parts have the ops under their numbers, and inherit that the outcome of a try is unknown. reroute
+// returns false if this node does not know the new route yet.
+func (wr *writer) reroute(ps *parts, w *Write) bool {
+	for s := range ps.byShard {
+		if p := &ps.byShard[s]; p.modulus > 0 {
+			if !wr.learnSplit(ps.spaces[p.space].ks, int(p.route.Residue), p.modulus, w.Deadline) {
+				return false
+			}
+			p.modulus = 0
+		}
+	}
+	was := len(ps.byShard)
+	if err := wr.layOut(ps, w); err != nil {
+		ps.byShard = ps.byShard[:was]
+		return false
+	}
+	for s := range was {
+		p := &ps.byShard[s]
+		if p.open(false) && w.divisible(s) && p.route != ps.spaces[p.space].route.Of(int(p.route.Residue)) {
+			p.cancel()
+			ps.move(w, s)
+		}
+	}
+	ps.separate(w)
+	err := wr.admit(ps, w)
+	ps.encode(w)
+	for s := ps.base; s < len(ps.byShard); s++ {
+		if p := &ps.byShard[s]; p.used && err != nil {
+			p.err, p.settled = p.fate(err), true
+		} else if p.used {
+			p.reserveAgain(w)
+		}
+	}
+	return true
+}
+
+// move puts the ops of a part into the parts of the present shards.
+func (ps *parts) move(w *Write, s int) {
+	was := &ps.byShard[s]
+	for _, i := range was.ops {
+		p := &ps.byShard[ps.base+ps.slot(w, i)]
+		p.ops, p.unknown, p.err = append(p.ops, i), was.unknown, was.err
+	}
+	if was.judges {
+		p := ps.findJudge(w)
+		p.unknown, p.err = was.unknown, was.err
+	}
+	was.used, was.judges, was.ops = false, false, nil
+}
+
+// separate gives an error to ops of present shards that must be applied together but are on several
+// shards.
+func (ps *parts) separate(w *Write) {
+	for _, whole := range w.Whole {
+		if !ps.crosses(w, whole) {
+			continue
+		}
+		apart := part{settled: true}
+		for s := ps.base; s < len(ps.byShard); s++ {
+			if p := &ps.byShard[s]; !p.settled {
+				p.ops = slices.DeleteFunc(p.ops, func(i int) bool {
+					is := i >= whole[0] && i < whole[1]
+					if is {
+						apart.ops, apart.unknown = append(apart.ops, i), apart.unknown || p.unknown
+					}
+					return is
+				})
+			}
+		}
+		if apart.err = apart.fate(errs.ErrCrossShard); len(apart.ops) > 0 {
+			slices.Sort(apart.ops)
+			ps.byShard = append(ps.byShard, apart)
+		}
+	}
+}
+
+// crosses reports whether ops that must be applied together are on several shards.
+func (ps *parts) crosses(w *Write, whole [2]int) bool {
+	for i := whole[0] + 1; i < whole[1]; i++ {
+		if ps.slot(w, i) != ps.slot(w, whole[0]) {
+			return true
+		}
+	}
+	return false
+}
