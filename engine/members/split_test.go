@@ -58,3 +58,25 @@ func TestSecondSplit(t *testing.T) {
 	}
 	adopt(3, ErrNotStaged)
 }
+
+// A deleted row that still has pairs stays deleted in its part.
+func TestSplitOfADeletedRow(t *testing.T) {
+	d := diskOf(t)
+	d.give(joins(2, 2*purgedAtOnce)...)
+	d.give(op{kind: 'd', pair: Pair{Row: 1}})
+	states, err := d.group.Split(d.at, 3, 2, func(row uint64) int { return int(row) })
+	if err != nil || d.group.Dying() != 0 || states[1].Pairs != purgedAtOnce {
+		t.Fatalf("%d rows are dying, %+v, %v", d.group.Dying(), states, err)
+	}
+	child := d.open(2)
+	defer child.Close()
+	if _, err := child.AdoptPart(1, 3, 1, 1); err != nil || child.Dying() != 1 {
+		t.Fatalf("%d rows are dying, %v", child.Dying(), err)
+	}
+	if l, err := child.Members(1, 0, Page{Limit: 10}); err != nil || len(l.Entries) > 0 {
+		t.Errorf("a deleted row has members: %v, %v", l.Entries, err)
+	}
+	if err := errors.Join(child.Verify(), d.group.Verify()); err != nil {
+		t.Error(err)
+	}
+}
