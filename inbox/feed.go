@@ -43,7 +43,7 @@ func (n *Numbers) Feed(user uint64, opt *shard.ReadOptions) (Feed, error) {
 
 // feed reads the user's feed with feedOpt and the counts of posts with postsOpt.
 func (n *Numbers) feed(user uint64, feedOpt, postsOpt *shard.ReadOptions) (f Feed, err error) {
-	followees, _, err := n.followees(user, feedOpt)
+	followees, err := n.followees(user, feedOpt)
 	if err != nil {
 		return f, err
 	}
@@ -62,7 +62,7 @@ func (n *Numbers) feed(user uint64, feedOpt, postsOpt *shard.ReadOptions) (f Fee
 // Followees returns up to limit followees of a user, ascending, and whether there are more. If
 // hasAfter is set, it begins after the id afterID.
 func (n *Numbers) Followees(user, afterID uint64, hasAfter bool, limit int, opt *shard.ReadOptions) (page []uint64, more bool, err error) {
-	followees, _, err := n.followees(user, opt)
+	followees, err := n.followees(user, opt)
 	if err != nil {
 		return nil, false, err
 	}
@@ -77,14 +77,20 @@ func (n *Numbers) Followees(user, afterID uint64, hasAfter bool, limit int, opt 
 	return page[:min(limit, len(page))], len(page) > limit, nil
 }
 
-// followees returns the followees of a user, and the stamp of the feed.
-func (n *Numbers) followees(user uint64, opt *shard.ReadOptions) ([]feed.Followee, uint64, error) {
+// followees returns the followees of a user.
+func (n *Numbers) followees(user uint64, opt *shard.ReadOptions) ([]feed.Followee, error) {
+	return n.since(&feed.Op{User: user}, opt)
+}
+
+// since sets the Since of an op from the stamp of its user's feed, and returns the followees.
+func (n *Numbers) since(op *feed.Op, opt *shard.ReadOptions) ([]feed.Followee, error) {
 	var q feed.Query
-	if err := n.read(kinds.KeyspaceFeed, kinds.Feed, &q, []uint64{user}, opt); err != nil {
-		return nil, 0, err
+	if err := n.read(kinds.KeyspaceFeed, kinds.Feed, &q, []uint64{op.User}, opt); err != nil {
+		return nil, err
 	}
 	followees, stamp := q.Of(0)
-	return followees, stamp, nil
+	op.Since, op.Modulus = max(stamp, 1), q.Modulus(0)
+	return followees, nil
 }
 
 func ids(followees []feed.Followee) []uint64 {
@@ -128,11 +134,11 @@ func (n *Numbers) readPosts(q *rows.Query, column string, authors []uint64, opt 
 func (n *Numbers) ResetFeed(user uint64, authors []uint64, upTo *uint64, w *shard.Write) (Feed, error) {
 	op := feed.Op{Kind: feed.Reset, User: user}
 	if authors == nil {
-		followees, stamp, err := n.followees(user, now(w))
+		followees, err := n.since(&op, now(w))
 		if err != nil {
 			return Feed{}, err
 		}
-		op.Kind, op.Since, authors = feed.Read, max(stamp, 1), ids(followees)
+		op.Kind, authors = feed.Read, ids(followees)
 	}
 	posts := n.posts
 	if upTo != nil {
@@ -192,11 +198,9 @@ func (n *Numbers) writeFeed(op feed.Op, authors []uint64, read postsOf, w *shard
 	case op.Kind == feed.Follow:
 		op.Since = 1 // older than every change of the feed, so that the op does not replace the seen posts of followees
 	case op.Kind != feed.Unfollow && op.Since == 0:
-		_, stamp, err := n.followees(op.User, &shard.ReadOptions{Consistency: shard.Stale, Deadline: w.Deadline})
-		if err != nil {
+		if _, err := n.since(&op, &shard.ReadOptions{Consistency: shard.Stale, Deadline: w.Deadline}); err != nil {
 			return err
 		}
-		op.Since = max(stamp, 1)
 	}
 	merged, err := n.proposeFeed(op, authors, read, w)
 	if err != nil {
@@ -204,8 +208,11 @@ func (n *Numbers) writeFeed(op feed.Op, authors []uint64, read postsOf, w *shard
 	}
 	for merged {
 		again := shard.Write{Deadline: w.Deadline, Permission: w.Permission}
-		op.Kind, op.Since = feed.Read, w.Token.At[0].Index
-		if merged, err = n.proposeFeed(op, authors, read, &again); err != nil {
+		op.Kind = feed.Read
+		if _, err = n.since(&op, &shard.ReadOptions{Consistency: shard.Stale, Token: w.Token, Deadline: w.Deadline}); err == nil {
+			merged, err = n.proposeFeed(op, authors, read, &again)
+		}
+		if err != nil {
 			return fmt.Errorf("%w: it was applied, and overtaken by another change of the feed: %w", errs.ErrOutcomeUnknown, err)
 		}
 		w.Token = again.Token

@@ -15,6 +15,7 @@ type RequestWriter struct {
 	buf      []byte
 	opsAt    int // offset in buf at which the ops begin
 	ops      int
+	modulus  uint32
 	settings *Settings
 	clocked  bool
 }
@@ -23,7 +24,7 @@ type RequestWriter struct {
 // identity or a route that the format cannot express.
 func (w *RequestWriter) Reset(buf []byte, route codec.Route, id *dedup.RequestID) {
 	w.buf = id.AppendTo(route.AppendTo(append(buf[:0], id.Section(), 0, 0, 0, 0)))
-	w.opsAt, w.ops = len(w.buf), 0
+	w.opsAt, w.ops, w.modulus = len(w.buf), 0, route.Modulus
 	w.settings, w.clocked = nil, id.Exists()
 }
 
@@ -52,6 +53,9 @@ func (w *RequestWriter) Clocked() bool { return w.clocked }
 // SetUse writes the use of the key into the section. The identity of the section must be from
 // RequestID.JudgedBy, and the use must have no names.
 func (w *RequestWriter) SetUse(use dedup.Use) { dedup.SetUse(w.buf[:w.opsAt], use) }
+
+// Modulus returns the modulus of the section's route.
+func (w *RequestWriter) Modulus() uint32 { return w.modulus }
 
 // Ops returns the number of ops.
 func (w *RequestWriter) Ops() int { return w.ops }

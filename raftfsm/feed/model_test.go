@@ -93,7 +93,7 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 			default:
 				op.Followees = followees.Draw(t, "followees")
 				stamp := stamps[op.User]
-				op.Since = rapid.SampledFrom([]uint64{0, 1, stamp, max(stamp, 1) - 1, stamp + 1}).Draw(t, "since")
+				op.Since, op.Modulus = rapid.SampledFrom([]uint64{0, 1, stamp, max(stamp, 1) - 1, stamp + 1}).Draw(t, "since"), 1
 			}
 			return op
 		}

@@ -62,7 +62,11 @@ func (o Ops) AppendTo(w *raftfsm.RequestWriter, key uint64, op int) {
 	if err := o[op].check(); err != nil {
 		panic(err.Error())
 	}
-	w.Put(o[op].appendTo(w.Buffer(), key), false)
+	sent := o[op]
+	if sent.Since > 1 && sent.Modulus != w.Modulus() {
+		sent.Since = 1
+	}
+	w.Put(sent.appendTo(w.Buffer(), key), false)
 }
 
 // Grows implements raftfsm.Machine. An op may make a feed larger if it stores a group, or more
@@ -90,6 +94,7 @@ type Op struct {
 	User      uint64
 	Followees []Followee
 	Since     uint64 // stamp of the feed before the proposer read the posts (see below); 0 if it read no posts, as for an unfollow or a restore
+	Modulus   uint32 // of the route by which the proposer read the stamp; by another route, Since becomes 1, because the stamp is an index of another log
 	Group     string // only for PutGroup and DropGroup
 }
 
@@ -110,7 +115,8 @@ type Op struct {
 //     only if another op of the user overtook its op.
 //
 // Rule 3 requires that every stamp that a proposer reads is the index of an applied entry. That is
-// so, because replicas return only the effects of applied entries. A lower Since is always safe. A
+// so, because replicas return only the effects of applied entries. It also requires that the stamp is
+// of the log that gets the op, see Op.Modulus. A lower Since is always safe. A
 // feed that loses its last followee loses its stamp too, because it then has no seen posts.
 //
 // Ops of restores have no Since: they replace the posts, and set no stamp.

@@ -31,6 +31,7 @@ type Query struct {
 type feedAnswer struct {
 	from, to int
 	stamp    uint64
+	modulus  uint32
 }
 
 // Of returns the followees of user i, ascending by id, and the stamp of the feed, or 0; see Op.
@@ -38,6 +39,9 @@ func (q *Query) Of(i int) (followees []Followee, stamp uint64) {
 	f := q.feeds[i]
 	return q.followees[f.from:f.to], f.stamp
 }
+
+// Modulus returns the modulus of the route by which the feed of user i was read; see Op.
+func (q *Query) Modulus(i int) uint32 { return q.feeds[i].modulus }
 
 // Cap returns the number of followees for which the answer has memory.
 func (q *Query) Cap() int { return cap(q.followees) }
@@ -49,14 +53,14 @@ func (q *Query) Begin(n int) {
 }
 
 // set sets the feed of user i. followees must be q.followees with the user's followees appended.
-func (q *Query) set(i int, followees []Followee, stamp uint64) {
-	q.feeds[i] = feedAnswer{len(q.followees), len(followees), stamp}
+func (q *Query) set(i int, followees []Followee, stamp uint64, modulus uint32) {
+	q.feeds[i] = feedAnswer{from: len(q.followees), to: len(followees), stamp: stamp, modulus: modulus}
 	q.followees = followees
 }
 
-// Append sets the feed of user i. It must be called at most once for each user after Begin.
+// Append sets the feed of user i, without a modulus. It must be called at most once for each user after Begin.
 func (q *Query) Append(i int, followees []Followee, stamp uint64) {
-	q.set(i, append(q.followees, followees...), stamp)
+	q.set(i, append(q.followees, followees...), stamp, 0)
 }
 
 // Number implements Query.
@@ -79,7 +83,7 @@ func (q *Query) One(m raftfsm.Machine, key uint64) bool {
 	q.Begin(1)
 	followees, stamp, inMemory := f.Followees(q.followees, key)
 	if inMemory {
-		q.set(0, followees, stamp)
+		q.set(0, followees, stamp, m.Route().Modulus)
 	}
 	return inMemory
 }
@@ -104,7 +108,7 @@ func (q *Query) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, deadline t
 			case !inMemory:
 				return raftfsm.ErrNotInMemory
 			case len(p.At) > 0:
-				q.set(p.At[i], followees, stamp)
+				q.set(p.At[i], followees, stamp, p.Route.Modulus)
 			default:
 				scratch, p.Words = followees[:0], appendFeedWords(p.Words, followees, stamp)
 			}
@@ -133,7 +137,7 @@ func (q *Query) Join(read *raftfsm.Read) bool {
 				followees = append(followees, Followee{ID: uint64(words[0]), Posts: words[1]})
 				words = words[2:]
 			}
-			q.set(p.At[i], followees, stamp)
+			q.set(p.At[i], followees, stamp, p.Route.Modulus)
 		}
 	}
 	return false

@@ -374,7 +374,7 @@ func (w *splitWorld) drawFeedOp(t *rapid.T, user uint64) splitOp {
 	return splitOp{user, func(req *raftfsm.RequestWriter, m raftfsm.Machine) {
 		op := op
 		if read && !op.Kind.OfGroup() {
-			op.Since = max(1, w.learned[stampOf{m, user}])
+			op.Since, op.Modulus = max(1, w.learned[stampOf{m, user}]), m.Route().Modulus
 		}
 		feed.Ops{op}.AppendTo(req, user, 0)
 	}}
