@@ -73,10 +73,10 @@ func (r Route) Parent(shard int) int {
 	return shard % len(*r.moduli)
 }
 
-// Split returns the route after a parent has split. If the keyspace does not grow, or the parent has
-// split before, it returns r.
+// Split returns the route after a parent has split. If the keyspace does not grow, the parent has
+// split before, or it is not a parent, Split returns r.
 func (r Route) Split(parent int) Route {
-	if r.moduli == nil || (*r.moduli)[parent] == uint32(r.Shards) {
+	if r.moduli == nil || parent >= len(*r.moduli) || (*r.moduli)[parent] == uint32(r.Shards) {
 		return r
 	}
 	moduli := slices.Clone(*r.moduli)
@@ -84,8 +84,8 @@ func (r Route) Split(parent int) Route {
 	return r.Growing(moduli)
 }
 
-// JudgeOf returns the shard that judges the idempotency key of a request. The hash of the key alone
-// determines that shard, whatever the spread of ids.
+// JudgeOf returns the shard that judges the idempotency key of a request. The hash of the key
+// and the route determine that shard, whatever the spread of ids.
 func (r Route) JudgeOf(id *dedup.RequestID) int {
 	modulus := int(r.Shards)
 	if r.moduli != nil {

@@ -109,6 +109,14 @@ func BenchmarkRoute(b *testing.B) {
 }
 
 // mixID must not change, because it determines where rows on disk are stored.
+// A shard of a larger growth, which was withdrawn, is no parent of a smaller one.
+func TestSplitOfNoParent(t *testing.T) {
+	r := NewRoute(2, 4, false).Growing([]uint32{2, 2})
+	if got := r.Split(2).Of(0); got != r.Of(0) {
+		t.Errorf("shard 0 has the route %s", got)
+	}
+}
+
 func TestMixIDIsFixed(t *testing.T) {
 	for id, want := range map[uint64]uint64{
 		0: 0, 1: 0xb456bcfc34c2cb2c, 4467107636950632: 0x4b5be8b5e16aee56, 1<<64 - 1: 0x64b5720b4b825f21,

@@ -21,14 +21,15 @@ const (
 
 // registry holds all shards that this node knows, and this node's replicas, including the
 // catalog's. The other parts of Node read it. After Open, only the holder of the mutex changing
-// modifies it.
+// modifies it, except for noteSplit.
 type registry struct {
 	meta      *replica.Replica     // this node's replica of the catalog
 	metaFresh leadership.Freshness // freshness of meta
 	dirs      replica.Dirs
 
-	// The holder of the mutex changing replaces the tables keyspaces and groups. Nobody changes the
-	// content of a published table.
+	// The holder of the mutex changing replaces the tables keyspaces and groups. noteSplit replaces
+	// groups too; each replacement of groups needs the mutex routes. Nobody changes the content of a
+	// published table.
 	keyspaces atomic.Pointer[keyspaceTable]
 	groups    atomic.Pointer[groupTable]
 	changing  sync.Mutex
@@ -106,8 +107,8 @@ type groupTable struct {
 	dropped []*shardReplica
 }
 
-// keyspaceShards are the shards of a keyspace, in order, and the route of its ids to them. Both change at once:
-// the holder of changing replaces the whole value.
+// keyspaceShards are the shards of a keyspace, in order, and the route of its ids to them. Both change at once,
+// because the whole value is replaced.
 type keyspaceShards struct {
 	route raftfsm.Route
 	all   []*shardReplica // route.Shards of them; nil for a part that this node's catalog does not have yet

@@ -7,8 +7,7 @@ import (
 )
 
 // whileLed returns a context that ends once some checks in a row (rpc.Questions) found that the called
-// node is silent or does not lead the group. A node that merely handed the leadership over answers
-// sooner. A frozen or unreachable node does not answer. Without
+// node is silent or does not lead the group. A frozen or unreachable node does not answer. Without
 // this context, the call would wait until the connection to that node is closed, which takes far
 // longer than the election of another leader.
 func (wr *writer) whileLed(ctx context.Context, g *shardReplica, node string) (context.Context, context.CancelFunc) {

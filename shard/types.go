@@ -89,7 +89,7 @@ func (e *UnreadableError) Error() string {
 func (e *UnreadableError) Unwrap() []error { return []error{ErrUnreadable, e.Err} }
 
 // NewRowError is returned for a write that needs a new row, or wider rows, while memory is full. No
-// op of the write was applied. The error wraps ErrMemoryFull.
+// op of the write was applied, unless the error is the Err of a PartialError. It wraps ErrMemoryFull.
 type NewRowError struct {
 	Op    int  // index of the first such op
 	Wider bool // the op creates no row, but widens the rows of its segment
@@ -159,7 +159,7 @@ type Write struct {
 	In     []uint8
 	// Whole has ranges of ops, each from its first op up to, but not including, its second number. The
 	// ops of a range are applied together. If they are no longer on one shard, because it has split,
-	// their error is errs.ErrCrossShard. The ranges ascend. Most writes have none.
+	// their error is errs.ErrCrossShard. Most writes have none.
 	Whole    [][2]int
 	Width    int       // columns of each result row; 0 for no results
 	Deadline time.Time // must be set

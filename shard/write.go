@@ -404,7 +404,7 @@ func (ps *parts) write(w *Write, s int) {
 	if section := w.sectionOf(s); section != nil {
 		id, hint = section, 2*sectionSizeHint
 	}
-	p.writer.Reset(make([]byte, 0, hint+max(len(p.ops)-1, 0)*sectionSizeHint/4), p.route, id)
+	p.writer.Reset(make([]byte, 0, hint+len(p.ops)*sectionSizeHint/4), p.route, id)
 	p.writer.SetSettings(ps.spaces[p.space].ks.ByNumber)
 	for _, i := range p.ops {
 		w.Ops.AppendTo(&p.writer, ps.key(p, w.Ops.ID(i)), i)

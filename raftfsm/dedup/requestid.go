@@ -207,7 +207,7 @@ func (id *RequestID) Hash() (sum [16]byte) {
 func (id *RequestID) ForgetsClients() bool { return id.kind == byRestore }
 
 // SetUse writes a use into the head of a section, which is the part before the ops. The identity of
-// the section must be a result of JudgedBy, and the judge must never have split. The length of the
+// the section must be a result of JudgedBy, and the use must have no names. The length of the
 // head does not change.
 func SetUse(head []byte, use Use) {
 	at := head[len(head)-useSize:]

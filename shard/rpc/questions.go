@@ -9,7 +9,8 @@ import (
 const (
 	// CheckEvery is the interval at which the caller of a node checks whether it should still wait.
 	CheckEvery = 250 * time.Millisecond
-	// If checksMax checks in a row fail, the caller stops waiting.
+	// If checksMax checks in a row fail, the caller stops waiting. One is too few: a node that has just
+	// handed its leadership over still answers.
 	checksMax = 2
 )
 
