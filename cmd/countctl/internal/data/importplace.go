@@ -71,14 +71,14 @@ func (s *importSource) mapColumns(about *bulk.FileState, f importFlags) (err err
 	return err
 }
 
-// firstGroup returns the number of a keyspace's first Raft group. A keyspace that is dropped and
-// created again has another number. firstGroup looks first in the argument cluster, which contains
+// firstGroup returns the number of the Raft group of a keyspace's shard 0. A keyspace that is dropped
+// and created again has another number. firstGroup looks first in the argument cluster, which contains
 // only groups with a replica on the node. It then asks for all groups, which only operators may do.
-// If it does not find the keyspace, it returns 0.
+// If it does not find the group, it returns 0.
 func firstGroup(ctx context.Context, server *client.Client, cluster admin.Cluster, keyspace string) (uint32, error) {
 	for _, g := range cluster.Groups {
-		if g.Keyspace == keyspace {
-			return g.ID - uint32(g.Shard), nil
+		if g.Keyspace == keyspace && g.Shard == 0 {
+			return g.ID, nil
 		}
 	}
 	groups, err := admin.New(server).ClusterGroups(ctx)
@@ -89,8 +89,8 @@ func firstGroup(ctx context.Context, server *client.Client, cluster admin.Cluste
 		return 0, fmt.Errorf("cannot list the groups: %w", err)
 	}
 	for _, g := range groups {
-		if g.Keyspace == keyspace {
-			return g.ID - uint32(g.Shard), nil
+		if g.Keyspace == keyspace && g.Shard == 0 {
+			return g.ID, nil
 		}
 	}
 	return 0, nil

@@ -517,3 +517,20 @@ func TestAnInterruptedSessionGoesOnMuchLater(t *testing.T) {
 	i.OK(args...)
 	f.check(t, server, 1)
 }
+
+// The groups of a keyspace that grew do not follow each other.
+func TestFirstGroupOfAKeyspaceThatGrew(t *testing.T) {
+	server := nodetest.New(t)
+	server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
+		if r.URL.Path == "/v1/admin/groups" {
+			return &nodetest.Fault{Status: 200, Body: `{"groups":[{"id":4,"keyspace":"k","shard":0},{"id":5,"keyspace":"k","shard":1},{"id":9,"keyspace":"k","shard":2}]}`}
+		}
+		return nil
+	})
+	child, first := admin.Group{ID: 9, Keyspace: "k", Shard: 2}, admin.Group{ID: 4, Keyspace: "k"}
+	for name, here := range map[string][]admin.Group{"with shard 0": {child, first}, "without": {child}} {
+		if got, err := firstGroup(t.Context(), clientOf(t, server), admin.Cluster{Groups: here}, "k"); err != nil || got != 4 {
+			t.Errorf("%s on the node: group %d, %v", name, got, err)
+		}
+	}
+}
