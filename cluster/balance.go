@@ -181,10 +181,10 @@ func (p *plan) leaderPairs(groups []uint32, may func(g uint32, to string) bool) 
 	return e
 }
 
-// shards returns the shards of keyspaces for which match returns true.
+// shards returns the groups that count as load and for which match returns true.
 func (p *plan) shards(match func(uint32) bool) []uint32 {
 	return slices.DeleteFunc(slices.Clone(p.groups), func(g uint32) bool {
-		return p.light[g] || !match(g)
+		return p.weightless[g] || !match(g)
 	})
 }
 
@@ -287,7 +287,7 @@ func (p *plan) leaderShift() (shift, Reason, bool) {
 	within := pairs{}
 	for _, k := range p.view.Catalog.KeyspacesByName() {
 		leads := p.leadsOf(k)
-		e := p.leaderPairs(slices.DeleteFunc(slices.Clone(k.Groups), func(g uint32) bool { return p.light[g] || !p.mayTransfer(g) }), p.mayLead)
+		e := p.leaderPairs(slices.DeleteFunc(slices.Clone(k.Groups), func(g uint32) bool { return p.weightless[g] || !p.mayTransfer(g) }), p.mayLead)
 		if uneven(takers, leads) {
 			if s, ok := nextShift(leads, e.edges(takers)); ok {
 				return s, reason("%s leads %d shards of %s, %s leads %d", s.from, leads[s.from], k.Name, s.to, leads[s.to]), true

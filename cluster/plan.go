@@ -53,7 +53,8 @@ func (s PlanSettings) Check() error {
 //     are in as many zones as possible.
 //   - Nodes that may hold replicas have equal numbers of replicas (give or take one), as far as
 //     zones allow. Given that, they lead equal numbers of groups of each keyspace. Given both, the
-//     total numbers of groups that they lead are equal, too.
+//     total numbers of groups that they lead are equal, too. The children of a growth count once
+//     the growth has ended, because until then they share the rows of their parents.
 //   - Leaving nodes hold no replica, and are removed.
 //
 // The target of a group is the set of nodes that should have its replicas. It changes by one member

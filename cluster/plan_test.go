@@ -249,11 +249,35 @@ func TestPlan(t *testing.T) {
 		{"a frozen group and its child keep their targets", abc(4, 2), func(v *View) {
 			setNode(v, "c", in(catalog.NodeLeaving))
 			v.Dead["c"] = time.Second
-			splitting(v)
+			splitting(v, 4)
 		}, []string{"place group 2 (k/1) +d -c: c is leaving"}},
+		{"even if the node that joins is dead", quiet([]string{"x", "y", "z", "x", "z"}, [][]string{{"a", "b", "d"}}), func(v *View) {
+			v.Groups[1] = leadership.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
+			v.Dead["d"] = time.Second
+			splitting(v, 4)
+		}, nil},
+		{"a frozen group that moves holds up another move", quiet([]string{"x", "y", "z", "x"}, [][]string{{"a", "b", "d"}, {"b", "a", "c"}}), func(v *View) {
+			v.Groups[1] = leadership.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
+			setNode(v, "c", in(catalog.NodeLeaving))
+			v.Settings.MovesMax = 1
+			splitting(v, 4)
+		}, nil},
+		{"a child without a leader does not", abc(4, 2), func(v *View) {
+			setNode(v, "c", in(catalog.NodeLeaving))
+			v.Settings.MovesMax = 1
+			splitting(v, 4)
+			delete(v.Groups, 4)
+		}, []string{"place group 2 (k/1) +d -c: c is leaving"}},
+		{"children are no load", quiet(make([]string, 6), [][]string{{"a", "b", "c"}, {"b", "c", "a"}, {"d", "e", "f"}, {"e", "f", "d"}}), func(v *View) {
+			splitting(v, 6, 7, 8)
+		}, nil},
+		{"until the growth ends", quiet(make([]string, 6), [][]string{{"a", "b", "c"}, {"b", "c", "a"}, {"d", "e", "f"}, {"e", "f", "d"}}), func(v *View) {
+			splitting(v, 6, 7, 8)
+			v.Catalog.Keyspaces["k"].Growth.Attempts[1] = catalog.Attempt{Number: 5, Children: []uint32{6, 7, 8}}
+		}, nil},
 		{"a draining node hands frozen groups over", abc(3, 2), func(v *View) {
 			setNode(v, "a", in(catalog.NodeDraining))
-			splitting(v)
+			splitting(v, 4)
 		}, []string{
 			"transfer group 1 (k/0) from a to c: a is draining",
 			"transfer group 4 (k/2) from a to b: a is draining",
@@ -294,11 +318,14 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// splitting makes group 1 of two groups split. Its child is group 4.
-func splitting(v *View) {
-	settle(v, 4, v.Catalog.Groups[1].Target, v.Groups[1].Leader)
+// splitting makes group 1 split.
+func splitting(v *View, children ...uint32) {
+	for _, child := range children {
+		settle(v, child, v.Catalog.Groups[1].Target, v.Groups[1].Leader)
+	}
 	k := v.Catalog.Keyspaces["k"]
-	k.Growth = &catalog.Growth{Shards: 4, Attempts: map[uint32]catalog.Attempt{1: {Number: 3, Children: []uint32{4}, Pending: []uint32{4}}}}
+	a := catalog.Attempt{Number: children[0] - 1, Children: children, Pending: children}
+	k.Growth = &catalog.Growth{Shards: len(k.Groups) * (1 + len(children)), Attempts: map[uint32]catalog.Attempt{1: a}}
 	v.Catalog.Keyspaces["k"] = k
 }
 

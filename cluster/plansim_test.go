@@ -342,7 +342,7 @@ func (s *sim) split() {
 	p, a := s.catalog.Groups[parent], k.Growth.Attempts[parent]
 	switch {
 	case a.Number == 0:
-		if sameSet(s.groups[parent].voters, p.Target) {
+		if sameSet(s.groups[parent].voters, p.Target) || s.chance(30, "while its members change") {
 			s.apply(&catalog.Command{CommitSplit: &catalog.CommitSplitEntry{Group: parent, Revision: p.Revision}})
 		}
 	case s.chance(20, "abandoned"):

@@ -22,13 +22,14 @@ type plan struct {
 	groups     []uint32 // groups whose voters Plan chooses, ascending
 	names      map[uint32]string
 	everywhere map[uint32]bool // groups with all nodes as members
-	light      map[uint32]bool // the groups of the catalog and the board, whose replicas do not count as load
+	light      map[uint32]bool // the groups of the catalog and the board
+	weightless map[uint32]bool // groups whose replicas and leaders do not count as load: light groups, and children until the growth ends
 	frozen     map[uint32]bool // groups whose shard is being split; the catalog refuses to change their targets
 
 	targets map[uint32][]string
 	leaders map[uint32]string // node of each group's leader, for groups whose leader answers
-	load    map[string]int    // number of replicas of shards, by node
-	leads   map[string]int    // number of shards that a node leads, by node
+	load    map[string]int    // number of replicas of groups that are not weightless, by node
+	leads   map[string]int    // number of such groups that a node leads, by node
 
 	busy    map[uint32]bool // groups that have not reached their target, including targets of this plan
 	moving  int             // number of groups that copy data now or will soon
@@ -42,7 +43,7 @@ func newPlan(view *View) *plan {
 		view: view, settings: view.Settings, nodes: c.Nodes, names: GroupNames(c),
 		keys: slices.Sorted(maps.Keys(c.Nodes)), groups: slices.Sorted(maps.Keys(c.Groups)),
 		targets: map[uint32][]string{}, leaders: map[uint32]string{},
-		load: map[string]int{}, leads: map[string]int{}, busy: map[uint32]bool{}, everywhere: map[uint32]bool{}, light: map[uint32]bool{}, frozen: map[uint32]bool{},
+		load: map[string]int{}, leads: map[string]int{}, busy: map[uint32]bool{}, everywhere: map[uint32]bool{}, light: map[uint32]bool{}, weightless: map[uint32]bool{}, frozen: map[uint32]bool{},
 	}
 	zones := map[string]bool{}
 	for _, key := range p.keys {
@@ -53,8 +54,14 @@ func newPlan(view *View) *plan {
 		}
 	}
 	p.zones = len(zones)
+	for _, k := range c.Keyspaces {
+		for shard, g := range k.All() {
+			p.weightless[g] = shard >= len(k.Groups)
+		}
+	}
 	for _, g := range p.groups {
 		p.everywhere[g], p.light[g], p.frozen[g] = c.EveryNode(g), c.Light(g), c.Frozen(g)
+		p.weightless[g] = p.weightless[g] || p.light[g]
 		p.setTarget(g, c.Groups[g].Target)
 		report, known := view.Groups[g]
 		if known {
@@ -62,7 +69,7 @@ func newPlan(view *View) *plan {
 		} else if p.majority(c.Groups[g].Target, p.alive) {
 			p.unheard++
 		}
-		if p.busy[g] = !p.frozen[g] && p.moves(g); p.busy[g] && !p.waitsForDead(g) {
+		if p.busy[g] = p.moves(g); p.busy[g] && !p.waitsForDead(g) {
 			p.moving++
 		}
 	}
@@ -102,7 +109,7 @@ func sameSet(a, b []string) bool {
 }
 
 func (p *plan) setTarget(g uint32, target []string) {
-	if !p.light[g] {
+	if !p.weightless[g] {
 		for _, key := range p.targets[g] {
 			p.load[key]--
 		}
@@ -114,10 +121,10 @@ func (p *plan) setTarget(g uint32, target []string) {
 }
 
 func (p *plan) setLeader(g uint32, leader string) {
-	if was := p.leaders[g]; was != "" && !p.light[g] {
+	if was := p.leaders[g]; was != "" && !p.weightless[g] {
 		p.leads[was]--
 	}
-	if leader != "" && !p.light[g] {
+	if leader != "" && !p.weightless[g] {
 		p.leads[leader]++
 	}
 	p.leaders[g] = leader
@@ -166,8 +173,10 @@ func (p *plan) majority(keys []string, is func(string) bool) bool {
 // moves reports whether a group's members are changing now, as far as this node knows.
 func (p *plan) moves(g uint32) bool {
 	report, known := p.view.Groups[g]
-	if !known { // if a majority of the voters is alive, they elect a leader soon; otherwise the group cannot change
-		return p.majority(p.view.Catalog.Groups[g].Target, p.alive)
+	if !known {
+		// A majority of living voters elects a leader soon. Without a majority, the group cannot change.
+		// The leader of a child may not answer until it has its part, and nothing moves until then.
+		return !p.frozen[g] && p.majority(p.view.Catalog.Groups[g].Target, p.alive)
 	}
 	return !sameSet(report.Voters, p.view.Catalog.Groups[g].Target) ||
 		!p.everywhere[g] && len(report.NonVoters) > 0
