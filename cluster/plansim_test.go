@@ -167,7 +167,11 @@ func (s *sim) reconcile(g uint32, group *simGroup) {
 	target := c.Groups[g].Target
 	others := []string(nil)
 	if c.EveryNode(g) {
-		others = slices.DeleteFunc(slices.Sorted(maps.Keys(c.Nodes)), func(key string) bool { return contains(target, key) || key == s.wiped || !c.MayHold(g, key) })
+		placement := c.Groups[g]
+		others = slices.DeleteFunc(slices.Sorted(maps.Keys(c.Nodes)), func(key string) bool {
+			_, numbered := leadership.MemberID(&placement, key)
+			return contains(target, key) || key == s.wiped || !numbered
+		})
 	}
 	for _, key := range group.voters {
 		if group.behind[key] && s.alive(key) {

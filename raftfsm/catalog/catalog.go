@@ -82,9 +82,13 @@ func (v *View) After(command *Command) (*View, *Result) {
 	if err != nil {
 		panic(err)
 	}
+	apply := change.apply
+	if command.ofGrowth() && !v.TakesGrowth() {
+		apply = (*View).noGrowth
+	}
 	next := *v
 	next.ownMaps()
-	result, changed := change.apply(&next)
+	result, changed := apply(&next)
 	if changed {
 		next.numberReplicas()
 		next.changed = make(chan struct{})

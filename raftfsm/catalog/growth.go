@@ -37,16 +37,21 @@ type ChildBegunEntry struct {
 	Group uint32 `json:"group"`
 }
 
-// MarkExecEntry sets Keyspace.Exec, for ever. A node proposes it before the first EXEC of several
-// ids.
+// MarkExecEntry sets Keyspace.Exec, for ever, and withdraws an automatic growth that has no attempts.
+// A node proposes it before the first EXEC of several ids.
 type MarkExecEntry struct {
 	Keyspace   string `json:"keyspace"`
 	FirstGroup uint32 `json:"first_group"`
 }
 
+// ofGrowth reports whether a command needs View.TakesGrowth.
+func (c *Command) ofGrowth() bool {
+	return c.Grow != nil || c.CommitSplit != nil || c.AbandonSplit != nil || c.ChildBegun != nil || c.MarkExec != nil
+}
+
 // putAttempts stores a keyspace with other attempts.
 func (v *View) putAttempts(k Keyspace, attempts map[uint32]Attempt) (Result, bool) {
-	k.Growth = &Growth{Shards: k.Growth.Shards, Attempts: attempts}
+	k.Growth = &Growth{Shards: k.Growth.Shards, Auto: k.Growth.Auto, Attempts: attempts}
 	v.Keyspaces[k.Name] = k
 	return Result{Keyspace: k}, true
 }
@@ -55,10 +60,16 @@ func (v *View) noGrowth() (Result, bool) {
 	return refused("growth of keyspaces needs cluster version %d, this is %d", versionOfGrowth, v.ClusterVersion)
 }
 
-func (c *GrowEntry) apply(v *View) (Result, bool) {
-	if !v.TakesGrowth() {
-		return v.noGrowth()
+// withdraw ends the growth of a keyspace without attempts. It changes the revisions of the parents,
+// so that no late commit has an effect in the next growth.
+func (v *View) withdraw(k *Keyspace) {
+	k.Growth = nil
+	for _, group := range k.Groups {
+		v.revise(group)
 	}
+}
+
+func (c *GrowEntry) apply(v *View) (Result, bool) {
 	k, exists := v.Keyspaces[c.Keyspace]
 	if !exists || k.FirstGroup() != c.FirstGroup {
 		return Result{Missing: true}, false
@@ -72,7 +83,7 @@ func (c *GrowEntry) apply(v *View) (Result, bool) {
 	case c.To == c.From && len(k.Growth.Attempts) > 0:
 		return refused("%d shards of keyspace %s have been split or are being split", len(k.Growth.Attempts), k.Name)
 	case c.To == c.From:
-		k.Growth = nil
+		v.withdraw(&k)
 		v.Keyspaces[k.Name] = k
 		return Result{Keyspace: k}, true
 	case k.Growth != nil:
@@ -91,7 +102,7 @@ func (c *GrowEntry) apply(v *View) (Result, bool) {
 			return refused("%s", why)
 		}
 	}
-	k.Growth = &Growth{Shards: c.To}
+	k.Growth = &Growth{Shards: c.To, Auto: c.Auto}
 	v.Keyspaces[k.Name] = k
 	return Result{Keyspace: k}, true
 }
@@ -115,8 +126,6 @@ func (v *View) unsettled(group uint32) string {
 func (c *CommitSplitEntry) apply(v *View) (Result, bool) {
 	k, p := v.keyspaceOf(c.Group), v.Groups[c.Group]
 	switch {
-	case !v.TakesGrowth():
-		return v.noGrowth()
 	case k.Growth == nil || !slices.Contains(k.Groups, c.Group):
 		return refused("group %d has no shard to split", c.Group)
 	case k.attempt(c.Group).Number != 0:
@@ -144,8 +153,6 @@ func (c *AbandonSplitEntry) apply(v *View) (Result, bool) {
 	k := v.keyspaceOf(c.Group)
 	a := k.attempt(c.Group)
 	switch {
-	case !v.TakesGrowth():
-		return v.noGrowth()
 	case a.Number != c.Attempt || a.Number == 0:
 		return Result{Keyspace: k}, false // the attempt has ended
 	case len(a.Pending) < len(a.Children):
@@ -161,9 +168,6 @@ func (c *AbandonSplitEntry) apply(v *View) (Result, bool) {
 }
 
 func (c *ChildBegunEntry) apply(v *View) (Result, bool) {
-	if !v.TakesGrowth() {
-		return v.noGrowth()
-	}
 	k := v.keyspaceOf(c.Group)
 	for _, parent := range k.Groups {
 		a := k.attempt(parent)
@@ -197,15 +201,17 @@ func (v *View) endIfGrown(k Keyspace) Result {
 }
 
 func (c *MarkExecEntry) apply(v *View) (Result, bool) {
-	if !v.TakesGrowth() {
-		return v.noGrowth()
-	}
 	k, exists := v.Keyspaces[c.Keyspace]
 	if !exists || k.FirstGroup() != c.FirstGroup {
 		return Result{Missing: true}, false
 	}
-	was := k.Exec
+	if k.Exec {
+		return Result{Keyspace: k}, false
+	}
 	k.Exec = true
+	if k.Growth != nil && k.Growth.Auto && len(k.Growth.Attempts) == 0 {
+		v.withdraw(&k)
+	}
 	v.Keyspaces[k.Name] = k
-	return Result{Keyspace: k}, !was
+	return Result{Keyspace: k}, true
 }

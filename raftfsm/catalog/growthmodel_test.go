@@ -25,7 +25,7 @@ type growthWorld struct {
 
 	// What the commands so far have made. The catalog does not know these.
 	used     map[uint32]bool        // numbers of groups and attempts
-	ended    map[uint32]int         // by group: how many attempts to split its shard have ended
+	ended    map[uint32]int         // by group: how many attempts to split its shard, and withdrawn growths, have ended
 	growths  map[uint32]int         // by first group: how many growths have ended
 	created  map[uint32]codec.Route // by group: its first route
 	route    map[uint32]codec.Route // by group: its present route; none for a child that waits
@@ -309,12 +309,18 @@ func (w *growthWorld) use(number uint32) {
 // checkGrowth checks how the growth of a keyspace has changed. Only the command for it may change it,
 // and only if its proposer knew the present state.
 func (w *growthWorld) checkGrowth(was *View, old, k *Keyspace, c *Command, from growthMoment) {
-	first := k.FirstGroup()
+	first, proposed := k.FirstGroup(), from.v.Keyspaces[k.Name]
+	known := proposed.FirstGroup() == first // the proposer means no earlier keyspace of this name
+	if old.Exec && !k.Exec || !old.Exec && k.Exec && (c.MarkExec == nil || !known) {
+		w.fail("the mark of keyspace %s is now %t", k.Name, k.Exec)
+	}
+	auto := old.Growth != nil && old.Growth.Auto && len(old.Growth.Attempts) == 0
+	if auto && c.MarkExec != nil && k.Exec && !old.Exec && k.Growth != nil {
+		w.fail("keyspace %s is marked and grows automatically", k.Name)
+	}
 	switch {
-	case old.Exec && !k.Exec:
-		w.fail("keyspace %s has lost its mark", k.Name)
 	case old.Growth == nil && k.Growth != nil:
-		if c.Grow == nil || from.growths[first] != w.growths[first] {
+		if c.Grow == nil || !known || from.growths[first] != w.growths[first] {
 			w.fail("a late growth of keyspace %s", k.Name)
 		} else if c.Grow.Auto && old.Exec {
 			w.fail("an automatic growth of keyspace %s, which is marked", k.Name)
@@ -323,8 +329,11 @@ func (w *growthWorld) checkGrowth(was *View, old, k *Keyspace, c *Command, from 
 			w.mustStay(was, group)
 		}
 	case old.Growth != nil && k.Growth == nil && len(k.Groups) == len(old.Groups):
-		if c.Grow == nil || len(old.Growth.Attempts) > 0 {
+		if c.Grow == nil && (c.MarkExec == nil || !auto) || !known || len(old.Growth.Attempts) > 0 {
 			w.fail("the growth of keyspace %s ends without new shards", k.Name)
+		}
+		for _, group := range k.Groups {
+			w.ended[group]++
 		}
 	}
 	ended := old.Growth != nil && k.Growth == nil && len(k.Groups) > len(old.Groups)

@@ -37,8 +37,8 @@ type Keyspace struct {
 	// Grown holds the number of shards after each growth that has ended.
 	Grown  []int   `json:"grown,omitempty"`
 	Growth *Growth `json:"growth,omitempty"` // nil unless the keyspace grows now; nobody changes a Growth
-	// Exec means that clients send EXECs of several ids. More shards may make them fail, so the
-	// keyspace does not grow automatically.
+	// Exec means that clients send EXECs of several ids. More shards may make them fail, so no
+	// automatic growth of the keyspace begins.
 	Exec bool `json:"exec,omitempty"`
 	column.Settings[int64]
 }
@@ -53,10 +53,12 @@ func (k *Keyspace) FirstGroup() uint32 {
 }
 
 // Growth is a growth of a keyspace that has not ended. shard/GROWTH.md explains the steps. Each
-// command names the state that it follows, so a late or repeated command changes nothing.
+// command of an attempt names the state that it follows, so a late or repeated one changes nothing.
 type Growth struct {
 	// Shards is the number of shards after the growth, a multiple of the present number.
 	Shards int `json:"shards"`
+	// Auto is GrowEntry.Auto.
+	Auto bool `json:"auto,omitempty"`
 	// Attempts maps the group of a parent to the attempt to split it. An abandoned attempt is
 	// removed.
 	Attempts map[uint32]Attempt `json:"attempts,omitempty"`
@@ -124,12 +126,9 @@ func (k *Keyspace) frozen(group uint32) bool {
 }
 
 func (k *Keyspace) has(group uint32) bool {
-	for _, g := range k.All() {
-		if g == group {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(k.Groups, group) || k.Growth != nil && slices.ContainsFunc(k.Groups, func(parent uint32) bool {
+		return slices.Contains(k.Growth.Attempts[parent].Children, group)
+	})
 }
 
 // attempt returns the attempt to split a parent, or a zero Attempt.

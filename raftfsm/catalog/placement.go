@@ -30,7 +30,7 @@ type Placement struct {
 	// have the next numbers. If FirstReplica is 0, all replicas of Initial have number 0.
 	FirstReplica uint64 `json:"first_replica,omitempty"`
 	// Revision counts the changes of Target and of Keyspace.Everywhere since the group was numbered,
-	// and the ends of attempts to split the group's shard.
+	// the ends of attempts to split the group's shard, and the withdrawals of growths.
 	Revision uint64 `json:"revision,omitempty"`
 }
 

@@ -65,15 +65,13 @@ func (p *Placement) InitialID(i int) string {
 }
 
 // MayHold reports whether the catalog wants a node to have a replica of a group, with or without a
-// vote. While the group is frozen, only nodes with a number may have one.
+// vote. The replica begins once the catalog has given it a number, which frozen groups delay.
 func (v *View) MayHold(group uint32, node string) bool {
-	p := v.Groups[group]
-	if slices.Contains(p.Target, node) {
+	if slices.Contains(v.Groups[group].Target, node) {
 		return true
 	}
 	_, known := v.Nodes[node]
-	_, has := p.Number(node)
-	return known && (has || !p.Numbered()) && v.EveryNode(group)
+	return known && v.EveryNode(group)
 }
 
 // RetireEntry retires the number of a node's replica that has left its group, so that the node may
