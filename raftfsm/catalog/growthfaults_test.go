@@ -364,6 +364,9 @@ var growthFaults = map[string]*growthFault{
 
 // If a rule is switched off, the model finds the fault that the rule prevents.
 func TestGrowthModelWithout(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long: a model for each fault")
+	}
 	for name, fault := range growthFaults {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
