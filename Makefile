@@ -24,10 +24,10 @@ build: ## bin/countd and bin/countctl
 # processor meanwhile.
 WAITING := ./cmd/countd/e2e ./shard ./sources ./source/...
 
-test: ## the short tests, some of the real binaries over real sockets included; 5 minutes on 2 cores
+test: ## the short tests, some of the real binaries over real sockets included; 8 minutes on 2 cores the first time
 	$(GO) test -short -p 3 -parallel 4 -timeout 30m $(WAITING) ./...
 
-test-all: ## the long tests too, of the packages that have any; 10 minutes on 2 cores
+test-all: ## the long tests too, of the packages that have any; 13 minutes on 2 cores
 	$(GO) test -p 3 -parallel 4 -timeout 30m $$(grep -rl --include='*_test.go' -e 'testing.Short()' -e 'rapid.Check(' . | xargs dirname | sort -u)
 
 # Not e2e: the programs that it runs are built without the detector.
