@@ -297,7 +297,7 @@ func TestNextPrefix(t *testing.T) {
 // After Clear, no read of a list or a pair returns a removed pair, wherever the files with the
 // range deletion end.
 func TestClearedAcrossFiles(t *testing.T) {
-	for members := uint64(1); members < 200; members += 21 {
+	for members := uint64(1); members < 200; members += 7 {
 		d := &disk{T: t, store: smallFilesOf(t, vfs.NewMem(), io.Discard)}
 		d.group = d.open(1)
 		d.give(joins(3, members)...)

@@ -2,7 +2,6 @@ package members
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -22,20 +21,6 @@ import (
 //    order of the log.
 //  2. A replay of an entry judges each op as before, and ends in the same state.
 //  3. Contains, both lists and the digest agree with the map after each entry and each restart.
-
-// TestMain lowers the number of runs of each model. In short tests, rapid divides the number of runs and
-// of steps by five. For a long search, pass -rapid.checks, such as
-// go test ./engine/members -run Model -rapid.checks 5000.
-func TestMain(m *testing.M) {
-	const few = "20"
-	checks := flag.Lookup("rapid.checks")
-	_ = checks.Value.Set(few)
-	flag.Parse()
-	if testing.Short() && checks.Value.String() == few {
-		_ = checks.Value.Set(checks.DefValue)
-	}
-	m.Run()
-}
 
 // op is one member op of an entry in the log of the model.
 type op struct {
@@ -574,7 +559,7 @@ func TestOrderOfManyJoins(t *testing.T) {
 	if ahead := l.Entries[0].At.Time().UnixMilli() - logTimeStart; ahead > 1000 {
 		t.Errorf("joins are %d ms ahead of the log", ahead)
 	}
-	for range 6 {
+	for range 10 {
 		var ops []op
 		for i := range uint64(n) {
 			ops = append(ops, op{kind: 'j', pair: Pair{Row: d.index, Member: i}})
