@@ -89,21 +89,26 @@ func (l *Load) Block(block []byte) error {
 		return err
 	}
 	defer done()
+	return l.add(func(batch *pebble.Batch) error {
+		switch {
+		case len(block) > 0 && block[0] == blockPairs:
+			return EachPair(block, func(p Pair, at Stamp) error { return l.pair(batch, placement{p, at}) })
+		case len(block) > 0 && block[0] == blockDead:
+			return l.deadRows(batch, block)
+		case len(block) > 0 && block[0] == blockOutcomes:
+			return l.outcomes(batch, block[1:])
+		case len(block) > 0 && block[0] == blockStaged:
+			return l.staged(batch, block[1:])
+		}
+		return fmt.Errorf("%w: a block of %d bytes", ErrDamaged, len(block))
+	})
+}
+
+// add writes what fill puts into a batch. The caller must have called Use.
+func (l *Load) add(fill func(*pebble.Batch) error) error {
 	batch := l.group.store.db.NewBatch()
 	defer batch.Close()
-	switch {
-	case len(block) > 0 && block[0] == blockPairs:
-		err = EachPair(block, func(p Pair, at Stamp) error { return l.pair(batch, placement{p, at}) })
-	case len(block) > 0 && block[0] == blockDead:
-		err = l.deadRows(batch, block)
-	case len(block) > 0 && block[0] == blockOutcomes:
-		err = l.outcomes(batch, block[1:])
-	case len(block) > 0 && block[0] == blockStaged:
-		err = l.staged(batch, block[1:])
-	default:
-		err = fmt.Errorf("%w: a block of %d bytes", ErrDamaged, len(block))
-	}
-	if err != nil {
+	if err := fill(batch); err != nil {
 		return err
 	}
 	l.group.loading.Store(true)
@@ -175,12 +180,7 @@ func (l *Load) staged(batch *pebble.Batch, b []byte) error {
 }
 
 // Check returns an ErrDamaged unless the loaded pairs have the number and the digest of state s.
-func (l *Load) Check(s State) error {
-	if l.state.Pairs != s.Pairs || l.state.Digest != s.Digest {
-		return fmt.Errorf("%w: %d pairs, digest %016x, want %d, %016x", ErrDamaged, l.state.Pairs, l.state.Digest, s.Pairs, s.Digest)
-	}
-	return nil
-}
+func (l *Load) Check(s State) error { return l.state.check(s) }
 
 // Switch durably replaces the sets of the group by the loaded ones. s is the state of the loaded
 // sets.

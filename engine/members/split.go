@@ -103,8 +103,8 @@ func (s *splitting) fill() error {
 		staged := s.at.staged(part, keyMember, p)
 		return true, errors.Join(s.remove(placement{p, at}), s.to.Set(staged[:], appendStamp(nil, at), nil))
 	})
-	if err == nil && (sum.Pairs != s.before.Pairs || sum.Digest != s.before.Digest) {
-		err = fmt.Errorf("%w: %d pairs, digest %016x, want %d, %016x", ErrDamaged, sum.Pairs, sum.Digest, s.before.Pairs, s.before.Digest)
+	if err == nil {
+		err = sum.check(s.before)
 	}
 	for i := range s.states {
 		s.states[i].Stamp = s.stamp // a part continues the stamps, so that its lists keep their order
@@ -188,23 +188,15 @@ func (g *Group) AdoptPart(parent uint32, split uint64, part int, index uint64) (
 
 // adopt loads the staged pairs and deleted rows of a part.
 func (l *Load) adopt(it *pebble.Iterator, part int) error {
-	batch := l.group.store.db.NewBatch()
-	defer batch.Close()
-	err := eachStaged(it, func(s staged) error {
-		switch {
-		case s.part != part:
-			return nil
-		case s.dead:
-			return l.deadRow(batch, s.Row, s.at)
-		}
-		return l.pair(batch, s.placement)
+	return l.add(func(batch *pebble.Batch) error {
+		return eachStaged(it, func(s staged) error {
+			switch {
+			case s.part != part:
+				return nil
+			case s.dead:
+				return l.deadRow(batch, s.Row, s.at)
+			}
+			return l.pair(batch, s.placement)
+		})
 	})
-	if err != nil {
-		return err
-	}
-	l.group.loading.Store(true)
-	if err := l.group.store.commit(batch, pebble.NoSync); err != nil {
-		return fmt.Errorf("cannot write members: %w", err)
-	}
-	return nil
 }

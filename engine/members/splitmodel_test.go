@@ -2,7 +2,6 @@ package members
 
 import (
 	"errors"
-	"io"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -299,21 +298,7 @@ func (r *splitReplica) carried(t *rapid.T, at State) (found State, blocks [][]by
 	if rapid.Bool().Draw(t, "release") {
 		r.group.ReleaseViews(time.Now())
 	}
-	v, err := r.group.OpenView(at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer v.Close()
-	for {
-		b, err := v.Next(nil)
-		if errors.Is(err, io.EOF) {
-			return v.State(), blocks
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		blocks = append(blocks, b)
-	}
+	return viewOf(t, r.group, at)
 }
 
 // crash ends a node in the middle of a step, with a part of the bytes that were not synced before

@@ -23,6 +23,14 @@ func (s *State) Add(p Pair, at Stamp) {
 	s.Digest += hash(p, at)
 }
 
+// check returns an ErrDamaged unless s has the number and the digest of the pairs of want.
+func (s State) check(want State) error {
+	if s.Pairs != want.Pairs || s.Digest != want.Digest {
+		return fmt.Errorf("%w: %d pairs, digest %016x, want %d, %016x", ErrDamaged, s.Pairs, s.Digest, want.Pairs, want.Digest)
+	}
+	return nil
+}
+
 const stateBytes = 30
 
 func (s State) appendTo(dst []byte) []byte {

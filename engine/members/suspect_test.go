@@ -90,7 +90,12 @@ func flipIn(t *testing.T, fs vfs.FS, path string, at int64) {
 // copyOf returns the blocks of a view of a group's present sets.
 func copyOf(t *testing.T, g *Group) (s State, blocks [][]byte) {
 	t.Helper()
-	v, err := g.OpenView(g.State())
+	return viewOf(t, g, g.State())
+}
+
+// viewOf returns the state and the blocks of the view of a stored snapshot.
+func viewOf(t interface{ Fatal(...any) }, g *Group, named State) (s State, blocks [][]byte) {
+	v, err := g.OpenView(named)
 	if err != nil {
 		t.Fatal(err)
 	}

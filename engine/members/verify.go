@@ -56,9 +56,8 @@ func (g *Group) scrub(read func(bytes int) error) error {
 		if err != nil {
 			return err
 		}
-		if sum.Digest != v.state.Digest || sum.Pairs != v.state.Pairs {
-			return fmt.Errorf("%w: order %c has %d pairs, digest %016x, want %d, %016x", ErrDamaged, kind,
-				sum.Pairs, sum.Digest, v.state.Pairs, v.state.Digest)
+		if err := sum.check(v.state); err != nil {
+			return fmt.Errorf("order %c: %w", kind, err)
 		}
 	}
 	if _, err := readDead(v.disk, v.at); err != nil {
@@ -107,8 +106,8 @@ func (v *View) checkStaged() error {
 		return err
 	}
 	for i := range want[1:] {
-		if got, want := sums[i+1], want[i+1]; got.Pairs != want.Pairs || got.Digest != want.Digest {
-			return fmt.Errorf("%w: part %d has %d pairs, digest %016x, want %d, %016x", ErrDamaged, i+1, got.Pairs, got.Digest, want.Pairs, want.Digest)
+		if err := sums[i+1].check(want[i+1]); err != nil {
+			return fmt.Errorf("part %d: %w", i+1, err)
 		}
 	}
 	return nil
