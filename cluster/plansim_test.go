@@ -82,8 +82,7 @@ func (s *sim) create(name string, shards int) {
 	}
 }
 
-// begin starts the groups that the catalog has and the simulation lacks, and ends those that the
-// catalog has dropped.
+// begin starts the groups that only the catalog has, and ends the groups that the catalog has dropped.
 func (s *sim) begin() {
 	maps.DeleteFunc(s.groups, func(g uint32, _ *simGroup) bool { return s.catalog.Dropped(g) })
 	for g, p := range s.catalog.Groups {

@@ -145,9 +145,8 @@ func (im *FileImport) place(b *batch, err error) string {
 	return fmt.Sprintf("%s:%d–%d", im.rows.in.Name(), b.lines[0], slices.Max(b.lines))
 }
 
-// Position is a position in a file: every record that starts on Line or before is handled. Rows is
-// the number of these records that the server acknowledged, and Rejected the number of those that the
-// import rejected.
+// Position is a position in a file: every record that starts on Line or before is handled. Rows
+// counts those that the server acknowledged, and Rejected those that the import rejected.
 type Position struct {
 	Line     int64 `json:"line"`
 	Rows     int64 `json:"rows"`
