@@ -359,7 +359,7 @@ func (w *growingKeyspace) run() {
 			if u.acked[i] {
 				acked++
 			}
-			if u.acked[i] != (count == 1) && u.acked[i] || u.exec && count != u.counted[0] {
+			if u.acked[i] && count != 1 || u.exec && count != u.counted[0] {
 				w.t.Errorf("%s: counts %v, acknowledged %v", u.name, u.counted, u.acked)
 				break
 			}
