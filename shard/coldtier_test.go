@@ -39,7 +39,7 @@ func fillCold(t *testing.T, n *Node, ks *Keyspace) *localReplica {
 	g, _ := n.router.groupsOf(ks)
 	r := g[0].replica.Load()
 	for range 2 {
-		fsm := r.fsm.(*counters.Machine)
+		fsm := r.fsm.Machine.(*counters.Machine)
 		for idle := fsm.Watch(tiering.AnyAge); idle.Segments() > 0; {
 			_, err := fsm.FreezeSome(idle, idle.Segments())
 			mustDo(t, err)
@@ -233,7 +233,7 @@ func TestColdRowsOfANode(t *testing.T) {
 	ks := n.Keyspace("posts")
 	r := fillCold(t, n, ks)
 	late := addTo(coldID(555)+1, 0, 1)
-	if before := n.cold.Stats(); r.growsTable(rows.Counts, late.ID, &late, time.Now()) || n.cold.Stats().Misses != before.Misses {
+	if before := n.cold.Stats(); r.fsm.GrowsTable(rows.Counts, late.ID, &late, time.Now()) || n.cold.Stats().Misses != before.Misses {
 		t.Error("whether there is a row is read from disk for who has no time left")
 	}
 	checkCold(t, n, ks, 1)
@@ -241,7 +241,7 @@ func TestColdRowsOfANode(t *testing.T) {
 		t.Errorf("a scan gives %d rows", rows)
 	}
 	absent, there := addTo(coldID(777)+1, 0, 1), addTo(coldID(778), 0, 1)
-	if !r.growsTable(rows.Counts, absent.ID, &absent, soon()) || r.growsTable(rows.Counts, there.ID, &there, soon()) {
+	if !r.fsm.GrowsTable(rows.Counts, absent.ID, &absent, soon()) || r.fsm.GrowsTable(rows.Counts, there.ID, &there, soon()) {
 		t.Error("a new row among cold ones is taken for one of them")
 	}
 	snapshot, err := n.OpenSnapshot(t.Context(), r.group.Group())
@@ -282,7 +282,7 @@ func TestColdRowsOfANode(t *testing.T) {
 	}
 	checkCold(t, n, n.Keyspace("posts"), 2)
 	g, _ := n.router.groupsOf(n.Keyspace("posts"))
-	if err := codectest.CheckTable(g[0].replica.Load().fsm.(*counters.Machine).Table()); err != nil {
+	if err := codectest.CheckTable(g[0].replica.Load().fsm.Machine.(*counters.Machine).Table()); err != nil {
 		t.Error(err)
 	}
 }
@@ -328,7 +328,7 @@ func TestNumberedRowsAreNotOld(t *testing.T) {
 	g, err := n.router.groupsOf(ks)
 	mustDo(t, err)
 	r := g[0].replica.Load()
-	fsm := r.fsm.(*counters.Machine)
+	fsm := r.fsm.Machine.(*counters.Machine)
 	write := func(idOf func(uint64) uint64) {
 		t.Helper()
 		ops := make([]engine.Op, coldTestRows)
@@ -401,7 +401,7 @@ func TestNewReplicaIsSentColdRows(t *testing.T) {
 	if got.Digest != want.Digest || got.Rows != want.Rows || got.ColdRows < coldTestRows/3 {
 		t.Errorf("the new replica has %+v, want %+v", got, want)
 	}
-	if err := codectest.CheckTable(there().fsm.(*counters.Machine).Table()); err != nil {
+	if err := codectest.CheckTable(there().fsm.Machine.(*counters.Machine).Table()); err != nil {
 		t.Error(err)
 	}
 	carried := there().group.Snapshots().NewestBytes()

@@ -137,7 +137,7 @@ func TestSpilledFeedsOfANode(t *testing.T) {
 		if g.kind != codec.KindFeed {
 			continue
 		}
-		r := g.replica.Load().fsm
+		r := g.replica.Load().fsm.Machine
 		backup, err := n.OpenSnapshot(t.Context(), g.number)
 		mustDo(t, err)
 		facts, err := kinds.All.VisitSnapshot(backup, codec.KindFeed, g.first, raftfsm.SnapshotVisitor{})

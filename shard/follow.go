@@ -124,7 +124,7 @@ func (n *replicas) replicaToHold(group uint32, view *catalog.View) (number uint6
 // has no cold rows. tiering.Spill stores the idle bodies of feeds and outboxes.
 func (n *replicas) newReplica(g *shardReplica) (*localReplica, *cold.Group, error) {
 	r, logger := &localReplica{}, n.cfg.Logger.With("group", g.number, "keyspace", g.keyspace, "shard", g.shard)
-	r.damage.Logger = logger
+	r.damage.Logger, r.fsm.Damage = logger, &r.damage
 	var rows *cold.Group
 	if kinds.All.Traits(g.kind.String()).ColdRows {
 		r.tier = &tiering.Shard{Group: g.number, Keyspace: g.keyspace, PerKey: g.perKey, Offset: g.offset, Damage: &r.damage}
@@ -135,12 +135,12 @@ func (n *replicas) newReplica(g *shardReplica) (*localReplica, *cold.Group, erro
 		if rows, err = n.tiering.OpenCounters(r.tier, sets, n.spill.Place(g.number)); err != nil {
 			return nil, nil, err
 		}
-		r.fsm = r.tier.FSM
+		r.fsm.Machine = r.tier.FSM
 	} else {
-		r.fsm = kinds.All.New(g.kind, raftfsm.Places{Bodies: n.spill.Place(g.number)})
+		r.fsm.Machine = kinds.All.New(g.kind, raftfsm.Places{Bodies: n.spill.Place(g.number)})
 	}
 	if bodies := r.fsm.Bodies(); bodies != nil {
-		r.spill = &tiering.Bodies{Shard: bodies, Of: g.kind, Logger: logger}
+		r.fsm.Spilled = &tiering.Bodies{Shard: bodies, Of: g.kind, Logger: logger}
 		n.spill.Begin(bodies)
 	}
 	return r, rows, nil
@@ -155,7 +155,7 @@ func (n *replicas) openReplica(g *shardReplica, number uint64, view *catalog.Vie
 		return err
 	}
 	r.fsm.SetRoute(g.first)
-	cfg := n.groupConfig(g.number, number, g.keyspace, propose.TimedFSM{BatchingFSM: r.fsm, Metrics: n.metrics})
+	cfg := n.groupConfig(g.number, number, g.keyspace, propose.TimedFSM{BatchingFSM: r.fsm.Machine, Metrics: n.metrics})
 	cfg.StateBytes, cfg.Members = r.fsm.SnapshotBytes, r.fsm.Members()
 	cfg.Cold, cfg.Stuck, cfg.ColdDamaged = rows, r.fsm.Stuck, r.damage.Note
 	cfg.Reopen = func() { r.mustReopen.Store(true); n.wakeReconcile() }

@@ -14,6 +14,7 @@ import (
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // serveParts proposes the parts that another node has forwarded, and answers with the outcome of
@@ -45,7 +46,7 @@ func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error
 		switch q := wr.ofDeleted(f.Section, p.Ops); {
 		case p.err == nil && q != nil:
 			proposals[i] = q
-		case !p.check.ofDisk():
+		case !p.check.OfDisk():
 			proposals[i] = p.propose(ctx)
 		default:
 			reading.Go(func() { proposals[i] = p.propose(ctx) })
@@ -67,9 +68,10 @@ func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error
 // checkedPart is a forwarded part after its check.
 type checkedPart struct {
 	*propose.ForwardedPart
-	check   partCheck
-	clocked bool  // the part needs the log's time, see propose.Proposal
-	err     error // why the part is refused, or nil
+	check   tiering.Admission
+	r       *localReplica // leads the group; nil if none is here
+	clocked bool          // the part needs the log's time, see propose.Proposal
+	err     error         // why the part is refused, or nil
 }
 
 // check checks a forwarded part. It may read the disk until the deadline. It refuses ops on dropped
@@ -85,10 +87,11 @@ func (wr *writer) check(g *shardReplica, f *propose.ForwardedPart, deadline time
 		}
 		return p
 	}
-	if p.err = wr.begin(&p.check, r, deadline); p.err != nil {
+	p.r = r
+	if p.err = p.check.Begin(&r.fsm, wr.headroom, deadline); p.err != nil {
 		return p
 	}
-	p.check.dropped = wr.catalog.View().DroppedColumns(g.keyspace, g.number)
+	p.check.Dropped = wr.catalog.View().DroppedColumns(g.keyspace, g.number)
 	route := r.fsm.Route()
 	p.Ops, p.clocked, p.err = kinds.All.CheckSection(g.kind, route, f.Section, &p.check)
 	if errors.Is(p.err, codec.ErrRoute) {
@@ -103,7 +106,7 @@ func (wr *writer) check(g *shardReplica, f *propose.ForwardedPart, deadline time
 func (p *checkedPart) propose(ctx context.Context) *propose.Proposal {
 	err := p.err
 	if err == nil {
-		err = p.check.read()
+		err = p.check.Read()
 	}
 	if err == nil && ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w: %w", errs.ErrOverloaded, errs.ErrTooLate, ctx.Err())
@@ -111,7 +114,7 @@ func (p *checkedPart) propose(ctx context.Context) *propose.Proposal {
 	if err != nil {
 		return propose.Settled(err)
 	}
-	q, err := p.check.r.proposer.Load().Submit(p.Section, p.Ops, p.clocked, p.Width)
+	q, err := p.r.proposer.Load().Submit(p.Section, p.Ops, p.clocked, p.Width)
 	if err != nil {
 		return propose.Settled(err)
 	}

@@ -32,7 +32,7 @@ func (n *Node) Health() Health {
 		}
 	}
 	for g, r := range n.registry.local() {
-		if r.votersFull.Load() {
+		if r.fsm.VotersFull.Load() {
 			h.VotersFull = append(h.VotersFull, g.number)
 		}
 	}

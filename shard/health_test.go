@@ -29,7 +29,7 @@ func TestHealth(t *testing.T) {
 	}
 	leader.headroom.MemoryFull.Store(true)
 	eventually(t, "the leader tells what is full", func() bool {
-		leader.registry.shardOf(ks.FirstGroup).replica.Load().votersFull.Store(true) // holds only until the leader asks the voters again
+		leader.registry.shardOf(ks.FirstGroup).replica.Load().fsm.VotersFull.Store(true) // holds only until the leader asks the voters again
 		h := leader.Health()
 		return h.Memory.Full && len(h.VotersFull) > 0 && h.VotersFull[0] == ks.FirstGroup
 	})

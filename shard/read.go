@@ -54,7 +54,7 @@ func (rd *reader) read(ks *Keyspace, q raftfsm.Query, ids []uint64, opt *ReadOpt
 		if err != nil {
 			return err
 		}
-		if r != nil && raftfsm.One(q, r.fsm, route.Of(s), key) {
+		if r != nil && raftfsm.One(q, r.fsm.Machine, route.Of(s), key) {
 			return nil
 		}
 		admit = func(*shardReplica) (*localReplica, error) { return r, nil }
@@ -82,7 +82,7 @@ func (rd *reader) readShards(pg *raftfsm.Read, q raftfsm.Query, groups []*shardR
 			continue
 		}
 		r, err := admit(g)
-		if r != nil && r.answer(q, p, false, opt.Deadline) == nil {
+		if r != nil && r.fsm.Answer(q, p, false, opt.Deadline) == nil {
 			continue
 		}
 		if rest == nil {
@@ -120,7 +120,7 @@ func (rd *reader) fetch(q raftfsm.Query, p *raftfsm.Part, g *shardReplica, r *lo
 			some.At = p.At[from:to]
 		}
 		err := rd.ask(ctx, g, r, opt, func(r *localReplica) error {
-			return r.answer(q, &some, true, opt.Deadline)
+			return r.fsm.Answer(q, &some, true, opt.Deadline)
 		}, func(ctx context.Context, node string) error {
 			return rd.readAt(ctx, node, q, &some, g, opt)
 		})

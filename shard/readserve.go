@@ -61,7 +61,7 @@ func (rd *reader) readHere(read *remoteRead, deadline, end time.Time) ([]byte, e
 	if err != nil {
 		return nil, err
 	}
-	if err := r.answer(q, p, read.disk, end); err != nil {
+	if err := r.fsm.Answer(q, p, read.disk, end); err != nil {
 		return nil, err
 	}
 	return q.AppendAnswer(nil, p)

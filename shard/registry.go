@@ -50,11 +50,11 @@ func (s *registry) local() iter.Seq2[*shardReplica, *localReplica] {
 	}
 }
 
-// votersFull yields this node's replicas of shards with their fields votersFull.
+// votersFull yields this node's replicas of shards with their fields VotersFull.
 func (s *registry) votersFull() iter.Seq2[*replica.Replica, *atomic.Bool] {
 	return func(yield func(*replica.Replica, *atomic.Bool) bool) {
 		for _, r := range s.local() {
-			if !yield(r.group, &r.votersFull) {
+			if !yield(r.group, &r.fsm.VotersFull) {
 				return
 			}
 		}
@@ -86,8 +86,8 @@ func (s *registry) withSets() (numbers []uint32) {
 // bodies returns the feeds and outboxes of this node's replicas for package tiering.
 func (s *registry) bodies() (all []*tiering.Bodies) {
 	for _, r := range s.local() {
-		if r.spill != nil {
-			all = append(all, r.spill)
+		if r.fsm.Spilled != nil {
+			all = append(all, r.fsm.Spilled)
 		}
 	}
 	return all
@@ -204,7 +204,7 @@ func (s *registry) Damaged(number uint32) bool {
 // kept yields the local replicas for leadership.Upkeep.
 func (s *registry) kept(yield func(uint32, leadership.UpkeepShard) bool) {
 	for g, r := range s.local() {
-		if !yield(g.number, leadership.UpkeepShard{Group: r.group, Proposer: r.proposer.Load(), Machine: r.fsm}) {
+		if !yield(g.number, leadership.UpkeepShard{Group: r.group, Proposer: r.proposer.Load(), Machine: r.fsm.Machine}) {
 			return
 		}
 	}

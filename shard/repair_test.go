@@ -131,7 +131,7 @@ func mustBeRepaired(t *testing.T, all []*coldMember, m *coldMember, damaged *loc
 	if got := m.here().fsm.State().ColdRows; got < coldTestRows/5 {
 		t.Errorf("%d rows are cold", got)
 	}
-	mustDo(t, codectest.CheckTable(m.here().fsm.(*counters.Machine).Table()))
+	mustDo(t, codectest.CheckTable(m.here().fsm.Machine.(*counters.Machine).Table()))
 	if n := m.registry.damagedShards(); n != 0 {
 		t.Errorf("%d shards are damaged", n)
 	}
@@ -418,14 +418,14 @@ func TestColdRowsOfOtherNodes(t *testing.T) {
 	}
 	r := all[0].here()
 	q, p := &rows.Query{Width: 4}, &raftfsm.Part{Route: r.fsm.Route(), Keys: []uint64{coldID(coldTestRows - 2), coldID(11)}}
-	if err := r.answer(q, p, false, soon()); !errors.Is(err, errs.ErrColdRows) {
+	if err := r.fsm.Answer(q, p, false, soon()); !errors.Is(err, errs.ErrColdRows) {
 		t.Errorf("a read that does not wait: %v, %v", p.Words, err)
 	}
-	if err := r.answer(q, p, true, soon()); err != nil || p.Words[0] != 1 || p.Words[4] != 1 {
+	if err := r.fsm.Answer(q, p, true, soon()); err != nil || p.Words[0] != 1 || p.Words[4] != 1 {
 		t.Errorf("one that waits: %v, %v", p.Words, err)
 	}
 	p.Keys = p.Keys[:1]
-	if err := r.answer(q, p, false, soon()); err != nil || p.Words[0] != 1 {
+	if err := r.fsm.Answer(q, p, false, soon()); err != nil || p.Words[0] != 1 {
 		t.Errorf("one of memory: %v, %v", p.Words, err)
 	}
 }

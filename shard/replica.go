@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/leadership"
@@ -45,16 +44,12 @@ type shardReplica struct {
 // localReplica is this node's replica of one shard.
 type localReplica struct {
 	group *replica.Replica
-	fsm   raftfsm.Machine
+	fsm   tiering.Machine
 	// proposer is set before the replica is published. It is atomic only because tests replace it.
-	proposer atomic.Pointer[propose.Proposer]
-	fresh    leadership.Freshness
-	// votersFull is set while this node leads the group and too few voters have free disk space
-	// for writes.
-	votersFull atomic.Bool
+	proposer   atomic.Pointer[propose.Proposer]
+	fresh      leadership.Freshness
 	damage     tiering.Damage
-	tier       *tiering.Shard  // for tiering of counters; nil for other kinds
-	spill      *tiering.Bodies // feeds or outboxes; nil for other kinds
+	tier       *tiering.Shard // for tiering of counters; nil for other kinds
 	closeFSM   sync.Once
 	mustReopen atomic.Bool // runReconcile must open the replica again
 	repairAt   time.Time   // earliest start of the next repair; only runReconcile uses it

@@ -17,6 +17,7 @@ import (
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/storage"
+	"github.com/countd/countd/shard/tiering"
 )
 
 func (m *memoryRecord) fail(err error) {
@@ -159,7 +160,7 @@ func TestCloseBesideAnUnansweredProposal(t *testing.T) {
 	cfg.Initial = []replica.Member{{ID: cfg.ID(), Addr: n.mux.Addr().String()}}
 	group, err := replica.Open(cfg)
 	mustDo(t, err)
-	g, r := &shardReplica{number: cfg.Group, kind: codec.KindBoard}, &localReplica{group: group, fsm: fsm}
+	g, r := &shardReplica{number: cfg.Group, kind: codec.KindBoard}, &localReplica{group: group, fsm: tiering.Machine{Machine: fsm}}
 	proposing := n.proposerConfig(g, r)
 	proposing.Group = mutedGroup{group}
 	r.proposer.Store(propose.New(proposing))
@@ -205,7 +206,7 @@ func TestCloseThatFailsOnAFullDisk(t *testing.T) {
 	mustDo(t, err)
 	eventually(t, "the replica is ready", func() bool { return group.Ready() == nil })
 
-	g, r := &shardReplica{number: cfg.Group, kind: codec.KindBoard}, &localReplica{group: group, fsm: fsm}
+	g, r := &shardReplica{number: cfg.Group, kind: codec.KindBoard}, &localReplica{group: group, fsm: tiering.Machine{Machine: fsm}}
 	r.proposer.Store(propose.New(n.proposerConfig(g, r)))
 	g.replica.Store(r)
 	go func() { _ = group.Snapshotter().Take() }()

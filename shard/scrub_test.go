@@ -85,7 +85,7 @@ func TestDamageStopsOnlyItsNeighbours(t *testing.T) {
 	}
 	g, err := n.router.groupsOf(ks)
 	mustDo(t, err)
-	fsm := g[0].replica.Load().fsm.(*counters.Machine)
+	fsm := g[0].replica.Load().fsm.Machine.(*counters.Machine)
 	fsm.Watch(tiering.AnyAge)
 	idle := fsm.Watch(tiering.AnyAge)
 	if refused == 0 || refused > 900 || idle.Segments() < 2 {

@@ -51,7 +51,7 @@ func TestRowsAreSealed(t *testing.T) {
 			t.Errorf("a scan gives %d rows", rows)
 		}
 		g, _ := n.router.groupsOf(n.Keyspace("posts"))
-		if err := codectest.CheckTable(g[0].replica.Load().fsm.(*counters.Machine).Table()); err != nil {
+		if err := codectest.CheckTable(g[0].replica.Load().fsm.Machine.(*counters.Machine).Table()); err != nil {
 			t.Error(err)
 		}
 	}

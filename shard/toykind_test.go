@@ -201,7 +201,7 @@ func TestToyKind(t *testing.T) {
 			continue
 		}
 		mustDo(t, r.group.Snapshotter().Take())
-		stream := codectest.Persisted(t, r.fsm)
+		stream := codectest.Persisted(t, r.fsm.Machine)
 		again := kinds.All.New(codec.KindTest, raftfsm.Places{})
 		again.SetRoute(g.first)
 		mustDo(t, codectest.Restore(again, stream))

@@ -204,7 +204,7 @@ func TestIdleCursorsAreSwept(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	mustMove(t, n, 1, 1, 5)
 	r := n.registry.shardOf(n.Keyspace(kinds.KeyspaceUnread).FirstGroup).replica.Load()
-	fsm := r.fsm.(*unread.Machine)
+	fsm := r.fsm.Machine.(*unread.Machine)
 	later := time.Now().Add(unread.CursorIdleDefault + 25*time.Hour)
 	var w raftfsm.RequestWriter
 	w.Reset(nil, n.registry.shardOf(n.Keyspace(kinds.KeyspaceUnread).FirstGroup).first, &dedup.RequestID{})

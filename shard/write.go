@@ -98,10 +98,10 @@ type parts struct {
 	// another part for each present shard, and so on. The ops that cannot be applied together are in a
 	// part without a group.
 	byShard []part
-	base    int             // index of the part of the first present shard
-	judge   int             // index of the part that judges the key
-	check   partCheck       // reused for one part after the other
-	judged  dedup.RequestID // identity of all parts except that of the judging shard
+	base    int               // index of the part of the first present shard
+	judge   int               // index of the part that judges the key
+	check   tiering.Admission // reused for one part after the other
+	judged  dedup.RequestID   // identity of all parts except that of the judging shard
 	spaces  []partSpace
 	timer   *time.Timer
 }
@@ -354,7 +354,8 @@ func (ps *parts) release() {
 	}
 	clear(ps.spaces)
 	ps.byShard, ps.spaces = ps.byShard[:0], ps.spaces[:0]
-	ps.judged, ps.check.r = dedup.RequestID{}, nil
+	ps.judged = dedup.RequestID{}
+	ps.check.End()
 	partsPool.Put(ps)
 }
 

@@ -191,6 +191,7 @@ const rule = `
 		engine/cold
 		engine/members
 		internal/scarce
+		internal/wire
 		raftfsm
 		raftfsm/catalog
 		raftfsm/codec

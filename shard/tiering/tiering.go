@@ -1,7 +1,8 @@
 // Package tiering decides whether rows and feeds are unpacked in memory, packed in memory, or on
 // disk. It moves them by age and when memory is short, runs the jobs of operators, and scrubs
 // everything on disk to detect damage. Headroom tracks how much memory and disk the node may still
-// use.
+// use. Machine reads what a replica has in memory and on disk, and Admission checks and prepares the
+// ops of a write before they are proposed.
 //
 // The package never changes a count, proposes an entry or opens a replica.
 //
