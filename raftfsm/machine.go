@@ -88,6 +88,10 @@ type Machine interface {
 	// Abandon makes an attempt to split the shard void, and all earlier attempts too. If the shard
 	// no longer has the route from, it returns ErrVoid. Only raft's goroutine may call it.
 	Abandon(from codec.Route, attempt uint64) error
+	// SetGrowth configures how the shard grows. Call it after SetRoute and before the first entry. Without a
+	// call, the machine panics at an entry by which a shard grows.
+	SetGrowth(Growth)
+	Growing
 	base() *Base
 }
 
@@ -149,6 +153,9 @@ type Base struct {
 		logTime, keys, producers atomic.Int64
 		sources                  atomic.Pointer[[]uint64]
 	}
+
+	growth Growth // set before the first entry
+	growing
 
 	// Owned by raft's goroutine.
 	requests  requests
@@ -308,8 +315,8 @@ func (m *Base) Apply(entry *raft.Log) any {
 }
 
 // ApplyBatch applies committed entries. It returns a *Result for each entry of ops, and nil for
-// each change of the group's members. For each entry that it does not apply, it returns an
-// ErrStuck.
+// each change of the group's members. For an entry by which the shard grows, it returns nil or an
+// error such as ErrVoid. For each entry that it does not apply, it returns an ErrStuck.
 func (m *Base) ApplyBatch(entries []*raft.Log) []any {
 	answers := make([]any, len(entries))
 	for i, entry := range entries {
@@ -329,14 +336,21 @@ func (m *Base) apply(entry *raft.Log) any {
 	if err == nil && kind != byte(m.kind) {
 		err = fmt.Errorf("%w: kind %d in a group of %s", codec.ErrEntry, kind, m.kind)
 	}
+	if err == nil && codec.Grows(sections) {
+		return m.grow(entry.Index, sections)
+	}
+	route := m.Route()
+	if m.Unborn() {
+		route = codec.Route{} // no section has this route
+	}
 	if err == nil {
-		err = m.requests.decode(sections, m.Route(), m.memory, m.contents)
+		err = m.requests.decode(sections, route, m.memory, m.contents)
 	}
 	if err != nil {
 		panic(&codec.EntryError{Index: entry.Index, Err: err})
 	}
 	m.publishSizes()
-	r := &Result{Index: entry.Index, Width: width, Modulus: m.Route().Modulus}
+	r := &Result{Index: entry.Index, Width: width, Modulus: route.Modulus}
 	if width > 0 {
 		r.Rows = make([]int64, m.requests.ops()*width)
 	}

@@ -13,9 +13,12 @@ import (
 
 // Snapshot captures the state between two entries; raft persists it while it applies further
 // entries. A stuck replica takes no snapshot, because raft would store it as the state after
-// entries that the replica has not applied.
+// entries that the replica has not applied. If the shard grows, Snapshot may return ErrNotNow.
 func (m *Base) Snapshot() (raft.FSMSnapshot, error) {
 	if err := m.Stuck(); err != nil {
+		return nil, err
+	}
+	if err := m.notNow(); err != nil {
 		return nil, err
 	}
 	head := codec.Head{Index: m.applied.Load(), Route: m.Route(), Abandoned: m.abandoned}
@@ -78,6 +81,7 @@ func (m *Base) Restore(snapshot io.ReadCloser) error {
 	m.marks = nil
 	m.remember(once)
 	m.stuck.Store(nil)
+	m.growing.restored()
 	m.advance(head.Index)
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 type Result struct {
 	Index     uint64
 	Width     int                    // number of columns of each row
-	Modulus   uint32                 // modulus of the shard's route, which explains why requests of the entry were misrouted
+	Modulus   uint32                 // modulus of the shard's route, which explains why requests of the entry were misrouted; 0 for an unborn shard
 	Rows      []int64                // a row for each op of the entry, right after the op
 	Overflows []engine.Overflow      // refused ops, ascending by their number in the entry
 	Cuts      []engine.Cut           // deltas that bounds changed, ascending by the number of their op in the entry

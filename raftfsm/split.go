@@ -16,8 +16,12 @@ type Split struct {
 	Group   uint32               // number of the shard's group
 	Parts   []dedup.Part         // the shard becomes the first part
 	PartOf  func(key uint64) int // returns the index of the part of a key
+	// Adopts is set if Contents.Split copies a parked part, as the only part, to the group that adopts
+	// it. Index is then the index of the entry that adopts it.
+	Adopts *AdoptEntry
 
 	withdraw func()
+	applied  func() // called once the parts are published, under whole; nil for no call
 }
 
 // Withdraw makes the shard refuse reads until Split returns. Contents call it before they change
@@ -43,7 +47,8 @@ var ErrUndivided = errors.New("a shard of this kind cannot be split")
 //   - All data of a part is unpacked and in memory, except members of sets.
 //
 // Each part has a copy of the request memory. So the digest of each part includes that of all
-// positions. A Split that returns ErrVoid changes nothing.
+// positions. A Split that returns ErrVoid changes nothing. If the copies do not add up to the shard, Split
+// returns errUneven.
 func (m *Base) Split(s *Split, others []Machine) error {
 	if m.Route() != s.From || s.Attempt <= m.abandoned {
 		return ErrVoid
@@ -55,7 +60,11 @@ func (m *Base) Split(s *Split, others []Machine) error {
 	}
 	before := m.route.Load()
 	s.withdraw = func() { m.withdraw(s.Parts[0].Route) }
-	if err := m.contents.Split(s, parts); err != nil {
+	err := m.contents.Split(s, parts)
+	if err == nil {
+		err = m.checkParts(parts)
+	}
+	if err != nil {
 		m.route.Store(before)
 		own.Dispose()
 		return fmt.Errorf("cannot split %s: %w", m.kind, err)
@@ -67,6 +76,27 @@ func (m *Base) Split(s *Split, others []Machine) error {
 	for i, memory := range m.memory.Split(s.Group, s.Parts) {
 		others[i].SetRoute(s.Parts[i+1].Route)
 		others[i].base().remember(memory)
+	}
+	if s.applied != nil {
+		s.applied()
+	}
+	return nil
+}
+
+// errUneven is returned by Split if the rows or digests of the parts do not add up to those of the
+// shard. It is a fault of this machine's memory, because the copy depends only on the contents.
+var errUneven = errors.New("the parts do not add up to the shard")
+
+// checkParts returns errUneven unless the parts add up to the contents. All replicas of a child compare
+// their part only with the leader's, so a wrong part of the leader would spread.
+func (m *Base) checkParts(parts []Contents) error {
+	rows, digest := m.contents.Stats().Rows, m.contents.Digest()
+	for _, part := range parts {
+		rows -= part.Stats().Rows
+		digest -= part.Digest()
+	}
+	if rows != 0 || digest != 0 {
+		return errUneven
 	}
 	return nil
 }

@@ -24,6 +24,7 @@ import (
 //	catalog:   one JSON command
 //	clock:     leader's time (8) | key horizon (8) | producer idle time (8) | keys (4) | producers (4)
 //	           times in milliseconds; stands before the first request with an identity
+//	split, abandon, adopt: raftfsm/growthentry.go; the only section of its entry, which has width 0
 //
 // All other sections are requests. Ops fill the rest of the section.
 //
@@ -55,6 +56,9 @@ const (
 	SectionRestore   = 8
 	SectionPositions = 9
 	SectionNamed     = 10
+	SectionSplit     = 11
+	SectionAbandon   = 12
+	SectionAdopt     = 13
 
 	ClockSize = 32
 )
@@ -104,6 +108,12 @@ func OpenEntry(entry []byte) (kind byte, width int, sections []byte, err error) 
 		return 0, 0, nil, fmt.Errorf("%w: head % x", ErrEntry, body[:entryHeadSize])
 	}
 	return body[1], int(body[2]), body[entryHeadSize:], nil
+}
+
+// Grows reports whether the sections of an entry are those by which a shard splits, abandons a split,
+// or adopts a part.
+func Grows(sections []byte) bool {
+	return len(sections) > 0 && sections[0] >= SectionSplit && sections[0] <= SectionAdopt
 }
 
 // NextSection returns the first section and the sections after it.

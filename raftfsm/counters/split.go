@@ -1,13 +1,15 @@
 package counters
 
 import (
+	"fmt"
+
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/rows"
 )
 
-// Split implements raftfsm.Contents. It splits the sets last, because a split of sets cannot be
+// Split implements raftfsm.Contents. It splits or adopts the sets last, because neither can be
 // undone. The hot lists of all parts begin empty.
 func (c *contents) Split(s *raftfsm.Split, parts []raftfsm.Contents) error {
 	tables := make([]*engine.Table, len(parts))
@@ -23,10 +25,27 @@ func (c *contents) Split(s *raftfsm.Split, parts []raftfsm.Contents) error {
 	if c.sets.at == (members.State{}) {
 		return nil
 	}
+	if s.Adopts != nil {
+		return parts[0].(*contents).sets.take(&c.sets, s)
+	}
 	s.Withdraw()
 	states, err := c.sets.group.Split(c.sets.at, s.Index, len(s.Parts), s.PartOf)
 	for i := range states {
 		parts[i].(*contents).sets.at = states[i]
+	}
+	return err
+}
+
+// take replaces the sets by those of a parked part, which the group of the parent has staged on this node.
+func (s *sets) take(part *sets, of *raftfsm.Split) (err error) {
+	if s.group == nil {
+		return errNoSets
+	}
+	staged := part.at
+	staged.Index = of.Index
+	s.at, err = s.group.AdoptPart(of.Adopts.Parent, of.Adopts.Split, of.Adopts.Part, of.Index)
+	if err == nil && s.at != staged {
+		err = fmt.Errorf("%w: the staged part has %+v, the parked one %+v", members.ErrDamaged, s.at, staged)
 	}
 	return err
 }
