@@ -157,7 +157,7 @@ func (n *replicas) openReplica(g *shardReplica, number uint64, view *catalog.Vie
 	r.fsm.SetRoute(g.first)
 	cfg := n.groupConfig(g.number, number, g.keyspace, propose.TimedFSM{BatchingFSM: r.fsm.Machine, Metrics: n.metrics})
 	cfg.StateBytes, cfg.Members = r.fsm.SnapshotBytes, r.fsm.Members()
-	cfg.Cold, cfg.Stuck, cfg.ColdDamaged = rows, r.fsm.Stuck, r.damage.Note
+	cfg.Cold, cfg.Machine, cfg.ColdDamaged = rows, r.fsm.Machine, r.damage.Note
 	cfg.Reopen = func() { r.mustReopen.Store(true); n.wakeReconcile() }
 	if mayBegin, _ := n.registry.dirs.MayBegin(g.number, number); mayBegin {
 		cfg.Initial = initialMembers(view, g.number, cfg.ID())

@@ -192,7 +192,8 @@ func (f carriedFile) Close() error {
 }
 
 // OpenFrom opens the newest stored snapshot. If index is 0 or above that snapshot's log index,
-// OpenFrom takes a new snapshot first. As in openTaken, no other snapshot replaces this one before
+// OpenFrom takes a new snapshot first. If index is 0 and a growth refuses a new one, the stored one
+// suffices. As in openTaken, no other snapshot replaces this one before
 // it is open. The sets may have a later log index than the snapshot's file; a replica can start
 // from such a snapshot. ctx bounds only the wait for other snapshots.
 func (s *Snapshotter) OpenFrom(ctx context.Context, index uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
@@ -201,7 +202,8 @@ func (s *Snapshotter) OpenFrom(ctx context.Context, index uint64) (*raft.Snapsho
 	}
 	defer s.running.Release(1)
 	if s.stored.NewestIndex() < index || index == 0 {
-		if err := s.takeLocked(); err != nil {
+		err := s.takeLocked()
+		if err != nil && (index > 0 || !errors.Is(err, raftfsm.ErrNotNow)) {
 			return nil, nil, err
 		}
 	}

@@ -96,20 +96,29 @@ func (w *withMembers) joinMany(n uint64) {
 	w.next += n
 }
 
-// joinEntry returns an entry that adds the members first to first+n-1 to a set. It contains a clock
-// (raftfsm/dedup/limits.go), then a request with n ops (raftfsm/counters/op.go).
+// joinEntry returns an entry that adds the members first to first+n-1 to a set.
 func joinEntry(now time.Time, first, n uint64) []byte {
+	var all [][2]uint64
+	for member := first; member < first+n; member++ {
+		all = append(all, [2]uint64{1, member})
+	}
+	return joinsEntry(now, codec.Whole, all)
+}
+
+// joinsEntry returns an entry that adds members, each after its row. It contains a clock
+// (raftfsm/dedup/limits.go), then a request with an op for each member (raftfsm/counters/op.go).
+func joinsEntry(now time.Time, route codec.Route, members [][2]uint64) []byte {
 	le, minute := binary.LittleEndian, uint64(time.Minute.Milliseconds())
 	b := append(codec.BeginEntry(nil, codec.KindCounters, 1), codec.SectionClock, codec.ClockSize, 0, 0, 0)
 	b = le.AppendUint64(b, uint64(now.UnixMilli()))
 	b = le.AppendUint64(le.AppendUint64(b, minute), minute) // horizons of keys and of producers
 	b = le.AppendUint32(le.AppendUint32(b, 1), 1)           // maximal numbers of keys and of producers
-	const join, row, column, opBytes = 8, 1, 0, 1 + 8 + 1 + 8
-	b = le.AppendUint32(append(b, codec.SectionRequest), uint32(2+n*opBytes))
-	b = codec.Whole.AppendTo(b)
-	for member := first; member < first+n; member++ {
-		b = le.AppendUint64(append(b, join), row)
-		b = le.AppendUint64(append(b, column), member)
+	const join, column, opBytes = 8, 0, 1 + 8 + 1 + 8
+	b = le.AppendUint32(append(b, codec.SectionRequest), uint32(2+len(members)*opBytes))
+	b = route.AppendTo(b)
+	for _, m := range members {
+		b = le.AppendUint64(append(b, join), m[0])
+		b = le.AppendUint64(append(b, column), m[1])
 	}
 	return codec.AppendChecksum(b)
 }

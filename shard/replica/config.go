@@ -11,6 +11,7 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/storage"
@@ -58,9 +59,9 @@ type Config struct {
 	// disk lacks space. release ends the reservation. nil for no check.
 	Room func(bytes uint64) (release func(), err error)
 
-	// Stuck returns why the state machine cannot apply further entries, or nil if it can. A nil
-	// Stuck means that it always can.
-	Stuck func() error
+	// Machine is the state machine below FSM. If Machine is nil, it never becomes stuck and its shard
+	// never grows.
+	Machine Machine
 
 	// Reopen is called once, when the replica must be closed and opened again. Reopen must not
 	// wait until that is done. Until then the replica accepts no calls of its peers. If Reopen is
@@ -83,6 +84,13 @@ type Config struct {
 	SnapshotBytes int64            // 0 for snapshotBytesDefault
 	DiskStallMax  time.Duration    // 0 for storage.DiskStallMax
 	Timing        Timing           // zero for TimingDefault
+}
+
+// Machine is what a replica asks the state machine of its shard.
+type Machine interface {
+	// Stuck returns why the state machine cannot apply further entries, or nil if it can.
+	Stuck() error
+	raftfsm.Growing
 }
 
 // Timing has raft's timeouts. A group with a single voter needs no timeouts (see Replica.campaign).
@@ -151,12 +159,12 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// stuck returns the result of Stuck.
+// stuck returns the result of Machine.Stuck.
 func (c *Config) stuck() error {
-	if c.Stuck == nil {
+	if c.Machine == nil {
 		return nil
 	}
-	return c.Stuck()
+	return c.Machine.Stuck()
 }
 
 // LogID identifies the replica in the node's log.

@@ -15,7 +15,7 @@ import (
 
 func TestEntryWindowKeepsTheNewestEntries(t *testing.T) {
 	var w entryWindow
-	fsm := watchedFSM{&sumFSM{}, 7, noFatal(t), &w, new(committedMembers), new(storage.StallGauge), nil}
+	fsm := watchedFSM{BatchingFSM: &sumFSM{}, group: 7, stop: noFatal(t), entries: &w, members: new(committedMembers), applies: new(storage.StallGauge)}
 	if got := w.rising(); len(got) != 0 {
 		t.Fatalf("an empty window has %v", got)
 	}

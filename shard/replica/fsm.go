@@ -28,6 +28,9 @@ type watchedFSM struct {
 	// does not stop the replica: its older snapshot and its log still have all data, and the node
 	// repairs the damage.
 	damaged func(error)
+	// refused receives the error of a snapshot that the state machine does not take now. raft's own error
+	// contains only its text.
+	refused func(error)
 }
 
 // ApplyBatch implements raft.BatchingFSM.
@@ -58,7 +61,8 @@ func (f watchedFSM) Snapshot() (raft.FSMSnapshot, error) {
 		return nil, err
 	}
 	snapshot, err := f.BatchingFSM.Snapshot()
-	if errors.Is(err, raftfsm.ErrStuck) {
+	if errors.Is(err, raftfsm.ErrStuck) || errors.Is(err, raftfsm.ErrNotNow) {
+		f.refused(err)
 		return nil, err
 	}
 	if err != nil {

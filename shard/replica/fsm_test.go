@@ -10,12 +10,16 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/storage"
 )
 
 func TestWatchedFSM(t *testing.T) {
 	watched := func(fsm raft.BatchingFSM, stop *storage.FailStop, damaged func(error)) watchedFSM {
-		return watchedFSM{fsm, 7, stop, new(entryWindow), new(committedMembers), new(storage.StallGauge), damaged}
+		return watchedFSM{
+			BatchingFSM: fsm, group: 7, stop: stop, entries: new(entryWindow), members: new(committedMembers), applies: new(storage.StallGauge),
+			damaged: damaged, refused: damaged,
+		}
 	}
 	empty := func() io.ReadCloser { return io.NopCloser(bytes.NewReader(nil)) }
 	t.Run("a failed restore stops the group", func(t *testing.T) {
@@ -49,6 +53,16 @@ func TestWatchedFSM(t *testing.T) {
 			}
 		})
 	}
+	for _, why := range []error{raftfsm.ErrBarred, raftfsm.ErrUnborn, raftfsm.ErrStuck} {
+		t.Run("a snapshot that is not taken now does not stop the group: "+why.Error(), func(t *testing.T) {
+			stop, told := countFatal(t)
+			var noted error
+			_, err := watched(refusingFSM{err: why}, stop, func(err error) { noted = err }).Snapshot()
+			if !errors.Is(err, why) || !errors.Is(noted, why) || *told != 0 {
+				t.Errorf("%v, noted %v, stopped %d times", err, noted, *told)
+			}
+		})
+	}
 	t.Run("a panic in Apply is not swallowed", func(t *testing.T) {
 		defer func() {
 			if p := recover(); p != "cannot apply" {
@@ -68,6 +82,14 @@ type damagedFSM struct {
 
 func (f damagedFSM) Snapshot() (raft.FSMSnapshot, error) { return f, nil }
 func (f damagedFSM) Persist(raft.SnapshotSink) error     { return f.err }
+
+// refusingFSM takes no snapshots.
+type refusingFSM struct {
+	raft.BatchingFSM
+	err error
+}
+
+func (f refusingFSM) Snapshot() (raft.FSMSnapshot, error) { return nil, f.err }
 
 type panickingFSM struct{ raft.BatchingFSM }
 

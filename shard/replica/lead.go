@@ -83,7 +83,7 @@ func (g *Replica) Follows() error {
 		return g.stop.Failure()
 	}
 	err := g.Ready()
-	if err != nil && g.raft.State() == raft.Leader && g.stop.Failure() == nil && g.Stuck() == nil {
+	if err != nil && g.raft.State() == raft.Leader && g.stop.Failure() == nil && g.Stuck() == nil && !g.Growth.Unborn() {
 		return fmt.Errorf("%w yet: this node was elected and replays the log, %d of %d entries", err, g.raft.AppliedIndex(), g.raft.LastIndex())
 	}
 	return err

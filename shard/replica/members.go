@@ -27,10 +27,10 @@ const (
 // While replicas join, the group keeps all its voters. A joining replica is a non-voter until it
 // has caught up, and no member leaves before all joining replicas are voters. As an exception, a
 // member leaves earlier if a joining replica has its address. That member's node is then lost, or
-// has a new replica.
+// has a new replica. While the shard splits, MembersStep changes nothing (Growth).
 func (g *Replica) MembersStep(ctx context.Context, target, others []Member, behind func(context.Context, raft.ServerID) (uint64, error)) (string, error) {
 	inForce := g.ConfigurationInForce()
-	if inForce == nil {
+	if inForce == nil || g.Growth.keepsMembers() {
 		return "", nil // a change is in progress, and raft accepts no second one
 	}
 	step := NextStep(g.ID(), inForce.Servers, target, others, func(id raft.ServerID) (uint64, error) { return behind(ctx, id) })

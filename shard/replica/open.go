@@ -93,8 +93,9 @@ func startGroup(cfg Config, stores storage.Stores) (*Replica, error) {
 	g.members.stored = g.snaps
 	g.snapshotter = Snapshotter{
 		cfg: &g.cfg, settings: &g.settings, log: g.log, stored: g.snaps, stop: g.stop, trans: g.trans, ready: g.Ready, closing: g.Closing, done: g.done,
-		openStored: g.snaps.Open, running: semaphore.NewWeighted(1),
+		openStored: g.snaps.Open, running: semaphore.NewWeighted(1), grew: make(chan struct{}, 1),
 	}
+	g.Growth.of = g
 	if cfg.Cold != nil || cfg.Members != nil {
 		g.trans.carry = g.snapshotter.carry
 	}
@@ -146,7 +147,7 @@ func (g *Replica) start(stable *storage.Votes, logger *raftLogger) error {
 	if g.first {
 		g.trans.beginsUntil = time.Now().Add(beginMax)
 	}
-	fsm := watchedFSM{BatchingFSM: g.cfg.FSM, group: g.cfg.Group, stop: g.stop, entries: &g.entries, members: &g.members, applies: &g.applying, damaged: g.snapshotter.noteUnreadable}
+	fsm := watchedFSM{BatchingFSM: g.cfg.FSM, group: g.cfg.Group, stop: g.stop, entries: &g.entries, members: &g.members, applies: &g.applying, damaged: g.snapshotter.noteUnreadable, refused: g.snapshotter.noteRefused}
 
 	// NewRaft runs in its own goroutine, because the stores may end the goroutine that calls them
 	// (see storage.NewEndingLog).

@@ -22,6 +22,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/storage"
 )
@@ -45,6 +46,7 @@ type Replica struct {
 	stop        *storage.FailStop
 	settings    settings
 	snapshotter Snapshotter
+	Growth      Growth
 
 	members committedMembers
 	entries entryWindow
@@ -162,11 +164,12 @@ func (g *Replica) refusal() error {
 // Failed returns a channel that closes when the group has stopped for good.
 func (g *Replica) Failed() <-chan struct{} { return g.stop.Failed() }
 
-// Stuck returns the result of Config.Stuck.
+// Stuck returns why the state machine cannot apply further entries, or nil if it can.
 func (g *Replica) Stuck() error { return g.cfg.stuck() }
 
 // Ready returns nil while this node leads the group, has applied all committed entries of earlier
-// terms, and can apply more. Otherwise its error matches errs.ErrNoLeader.
+// terms, and can apply more. Otherwise its error matches errs.ErrNoLeader. The leader of an unborn shard is
+// not ready.
 func (g *Replica) Ready() error {
 	if err := g.stop.Failure(); err != nil {
 		return fmt.Errorf("%w: %w", errs.ErrNoLeader, err)
@@ -174,8 +177,11 @@ func (g *Replica) Ready() error {
 	if err := g.Stuck(); err != nil {
 		return fmt.Errorf("%w: %w", errs.ErrNoLeader, err)
 	}
-	if g.raft.State() != raft.Leader || g.readyTerm.Load() != g.raft.CurrentTerm() {
+	if !g.Growth.Elected() {
 		return errs.ErrNoLeader
+	}
+	if g.Growth.Unborn() {
+		return fmt.Errorf("%w: %w", errs.ErrNoLeader, raftfsm.ErrUnborn)
 	}
 	return nil
 }

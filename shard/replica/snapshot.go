@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -35,12 +36,13 @@ type Snapshotter struct {
 
 	running     *semaphore.Weighted   // weight 1; held to take, open, install or repair a snapshot, and at the end of shutdown
 	withoutRoom atomic.Bool           // a snapshot is due, but the disk lacks space for it
-	unreadable  atomic.Pointer[error] // why the last snapshot could not read cold rows or sets; nil for no failure
+	cause       atomic.Pointer[error] // why the last snapshot could not read cold rows or sets, or was refused; raft's error contains only its text; nil for no failure
+	grew        chan struct{}         // capacity 1; gets a token if growthDue may have become true
 }
 
 // Take writes a snapshot of the applied state, and then deletes older entries from the
 // log. While the configuration changes, it returns raft's error. If the disk lacks space for it,
-// Take returns ErrNoRoom.
+// Take returns ErrNoRoom. While the shard grows, it may return raftfsm.ErrNotNow.
 func (s *Snapshotter) Take() error {
 	_ = s.running.Acquire(context.Background(), 1)
 	defer s.running.Release(1)
@@ -64,8 +66,8 @@ func (s *Snapshotter) takeLocked() error {
 		return err
 	}
 	err := s.raft.Snapshot().Error()
-	if unreadable := s.unreadable.Swap(nil); unreadable != nil { // return unreadable itself, because raft's error contains only its text
-		err = *unreadable
+	if cause := s.cause.Swap(nil); cause != nil {
+		err = *cause
 	}
 	if errors.Is(err, raft.ErrNothingNewToSnapshot) {
 		return nil
@@ -82,11 +84,14 @@ func (s *Snapshotter) takeLocked() error {
 
 // noteUnreadable records that a snapshot could not read cold rows or sets.
 func (s *Snapshotter) noteUnreadable(err error) {
-	s.unreadable.Store(&err)
+	s.cause.Store(&err)
 	if s.cfg.ColdDamaged != nil {
 		s.cfg.ColdDamaged(err)
 	}
 }
+
+// noteRefused records why the state machine takes no snapshot now.
+func (s *Snapshotter) noteRefused(err error) { s.cause.Store(&err) }
 
 // dueBytes returns by how many bytes the log must grow after a snapshot before the next snapshot is
 // due. A snapshot leaves about the same number of bytes of older entries in the log. dueBytes is at
@@ -106,29 +111,40 @@ func (s *Snapshotter) Bytes() uint64 {
 }
 
 // setTrailing makes the next snapshot leave about dueBytes of entries in the log. It assumes the
-// average size of the entries since the last snapshot.
+// average size of the entries since the last snapshot. The first snapshot after an Adopt leaves only entries
+// after that one, so that a new member gets the snapshot, and not a log that it cannot apply.
 func (s *Snapshotter) setTrailing(bytes, entries int64) error {
 	trailing := int64(trailingEntriesDefault)
 	if bytes > 0 && entries > 0 {
 		trailing = s.dueBytes() / max(1, bytes/entries)
 	}
 	trailing = max(trailing, trailingEntriesMin)
+	if m := s.cfg.Machine; m != nil && m.AdoptedAt() > s.stored.NewestIndex() {
+		trailing = min(trailing, int64(s.raft.LastIndex()-m.AdoptedAt()))
+	}
 	if err := s.settings.change(func(conf *raft.ReloadableConfig) { conf.TrailingLogs = uint64(trailing) }); err != nil {
 		return fmt.Errorf("cannot set the entries to keep: %w", err)
 	}
 	return nil
 }
 
-// run takes a snapshot whenever the log since the last snapshot reaches dueBytes.
+// growthDue reports whether the shard has grown since the newest snapshot, and a snapshot may contain that.
+func (s *Snapshotter) growthDue() bool {
+	return s.cfg.Machine != nil && s.cfg.Machine.GrewAt() > s.stored.NewestIndex()
+}
+
+// run takes a snapshot whenever the log since the last snapshot reaches dueBytes, and at once after
+// the shard has grown.
 func (s *Snapshotter) run() {
 	s.log.SetDue(s.dueBytes())
 	for {
 		select {
 		case <-s.log.SnapshotDue():
+		case <-s.grew:
 		case <-s.done:
 			return
 		}
-		for s.logSince() >= s.dueBytes() && s.stop.Failure() == nil {
+		for (s.logSince() >= s.dueBytes() || s.growthDue()) && s.stop.Failure() == nil {
 			before := s.logSince()
 			err := s.Take()
 			s.Note(err)
@@ -147,13 +163,16 @@ func (s *Snapshotter) run() {
 }
 
 // Note logs the error of a snapshot that will be retried. It logs a lack of disk space,
-// which an operator must solve, only once.
+// which an operator must solve, only once. A growth may refuse snapshots for minutes, so its message is
+// rate-limited.
 func (s *Snapshotter) Note(err error) {
 	without := errors.Is(err, ErrNoRoom)
 	was := s.withoutRoom.Swap(without)
 	switch {
 	case without && !was:
 		s.cfg.Mux.Limited().Warn("a snapshot is put off until the disk has room, and the log grows", "group", s.cfg.Group, "err", err)
+	case errors.Is(err, raftfsm.ErrNotNow):
+		s.cfg.Mux.Limited().Info("a snapshot waits, and the log grows", "group", s.cfg.Group, "err", err)
 	case err != nil && !without:
 		s.cfg.Logger.Info("deferred a snapshot", "group", s.cfg.Group, "err", err)
 	}

@@ -1,0 +1,108 @@
+package replica
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// Growth is the part of a replica by which its shard splits or adopts a part: see DESIGN.md and
+// shard/GROWTH.md. Its methods are safe for concurrent use unless their comments say otherwise.
+type Growth struct {
+	of *Replica
+	// splitting is set from the proposal of a Split until its outcome is known, or until this node has lost the
+	// leadership. A later leadership begins with a barrier, so an earlier Split is applied by then.
+	splitting atomic.Bool
+}
+
+// Unborn reports whether the shard has not adopted its part yet.
+func (g *Growth) Unborn() bool {
+	m := g.of.cfg.Machine
+	return m != nil && m.Unborn()
+}
+
+// Elected reports whether this node leads the group, and has applied all committed entries of earlier terms
+// or is stuck. Unlike Ready, it can be true for an unborn shard.
+func (g *Growth) Elected() bool {
+	return g.of.raft.State() == raft.Leader && g.of.readyTerm.Load() == g.of.raft.CurrentTerm()
+}
+
+// keepsMembers reports whether the members must not change: this node has proposed a Split and does not
+// know its outcome, or the parts of an applied Split have not all begun.
+func (g *Growth) keepsMembers() bool {
+	m := g.of.cfg.Machine
+	return g.splitting.Load() || m != nil && m.Barred()
+}
+
+// Voters returns the voters of the committed configuration, for the caller to compare them before Split.
+// It returns an error while a change is in progress, even if raft has accepted the change and not
+// stored it yet. Only the goroutine that calls MembersStep may call Voters.
+func (g *Growth) Voters() ([]raft.ServerID, error) {
+	if _, err := g.of.barrier(); err != nil {
+		return nil, err
+	}
+	inForce := g.of.ConfigurationInForce()
+	if inForce == nil {
+		return nil, ErrMembersChange
+	}
+	var voters []raft.ServerID
+	for _, s := range inForce.Servers {
+		if s.Suffrage == raft.Voter {
+			voters = append(voters, s.ID)
+		}
+	}
+	return voters, nil
+}
+
+// ErrMembersChange is returned by Voters while the members of the group change.
+var ErrMembersChange = errors.New("the members of the group are changing")
+
+// Split proposes a Split, and waits for its outcome, but at most Timing.soon. From the call until the
+// outcome is known or this node no longer leads, MembersStep changes nothing. If the outcome is void, Split
+// returns raftfsm.ErrVoid. Only the goroutine that calls MembersStep may call it.
+func (g *Growth) Split(entry []byte) error {
+	if g.splitting.Swap(true) {
+		return errSplitting
+	}
+	outcome := make(outcomeFuture, 1)
+	future := g.of.Apply(entry)
+	go func() { // ends once the entry is applied here, this node loses the leadership, or the group fails
+		err := g.of.await(future)
+		if err == nil {
+			err, _ = future.Response().(error)
+		}
+		g.splitting.Store(false)
+		outcome <- err
+	}()
+	return g.of.awaitSoon(outcome)
+}
+
+// errSplitting is returned by Split while an earlier Split has no outcome.
+var errSplitting = errors.New("an earlier split has no outcome yet")
+
+// outcomeFuture is a raft.Future of a channel that gets one value.
+type outcomeFuture chan error
+
+func (f outcomeFuture) Error() error { return <-f }
+
+// Begun records that all parts of an attempt to split this shard have begun, or no attempt for 0. The parent's
+// replica may take snapshots then. Begun makes the replica take one at once if its shard has grown since
+// its newest snapshot. The owner calls Begun repeatedly, with what its catalog shows.
+func (g *Growth) Begun(attempt uint32) {
+	m := g.of.cfg.Machine
+	if m == nil {
+		return
+	}
+	m.Begun(attempt)
+	if g.of.snapshotter.growthDue() {
+		select {
+		case g.of.snapshotter.grew <- struct{}{}:
+		default:
+		}
+	}
+}
+
+var _ Machine = (raftfsm.Machine)(nil)
