@@ -166,12 +166,15 @@ func (w *write) commit() error {
 	g := w.group
 	g.store.writes.RLock()
 	defer g.store.writes.RUnlock()
-	if g.usable() != nil {
+	g.reading.RLock()
+	broken, split := g.broken, g.split
+	g.reading.RUnlock()
+	if broken != nil {
 		return nil // Discard gave the group up after Begin; the next Begin fails
 	}
 	err := errors.Join(
 		w.to.Set(full(w.at.number(keyOutcome, w.index)), w.outcome.appendTo(nil), nil),
-		w.at.setState(w.to, w.after),
+		w.at.setState(w.to, w.after, split),
 	)
 	if len(w.died) > 0 { // before the batch, so that no reader finds only some of a row's pairs
 		g.reading.Lock()

@@ -22,7 +22,7 @@ import (
 //
 //   - A file with unreadable sets in use stays unless another replica has these sets. Another
 //     replica certainly has them if the group begins a Load now, or began one after the file was
-//     found damaged.
+//     found damaged. A group that adopts a part begins a Load too, because it needs no earlier sets.
 //   - The store first gives up the unreadable sets durably: the state of the group becomes a mark (no
 //     bytes), and the group refuses all calls until the next Switch.
 //   - No write runs meanwhile (Store.writes). An open iterator keeps the files that it reads, and a
@@ -298,10 +298,8 @@ func (s *Store) giveUp(g, loading *Group) error {
 	g.broken = fmt.Errorf("%w: they were in a file that is removed", ErrDamaged)
 	g.reading.Unlock()
 	g.known.forget()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if of := s.mu.groups[g.number]; of != nil && g != loading {
-		of.fresh = true // makes a Scrub run, which returns ErrDamaged
+	if g != loading {
+		s.suspect(g.number)
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ import (
 //  3. If there is only one damaged file, each group whose sets were readable before the removal of
 //     the file has readable sets afterwards. With more damaged files, the removal of one may
 //     uncover damage in the next. A group gives up unreadable sets only if a Load began since the
-//     store was opened.
+//     store was opened. Until then, the removal keeps each staged key that could be read.
 //  4. A view that is read to its end suffices to build a replica, whatever happened meanwhile.
 //  5. Nothing is refused before there is damage.
 //  6. Once the unreadable groups are loaded from their other replicas, no call returns ErrDamaged
@@ -47,6 +47,13 @@ func TestDamageModel(t *testing.T) {
 			}
 			_ = d.peer.Close()
 		}()
+		if d.grows && rapid.Bool().Draw(t, "the parent has split") {
+			for range 3 {
+				d.largeEntry(t, d.groups[modelParent])
+			}
+			d.divide(t)
+			d.compact(t)
+		}
 		steps := d.steps()
 		maps.Copy(steps, map[string]func(*rapid.T){
 			"restart": func(t *rapid.T) {
@@ -181,9 +188,10 @@ func (d *damageModel) restart(t *rapid.T, crash, damage bool) {
 		lost := rapid.IntRange(0, 100).Draw(t, "kept")
 		fs = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: lost, RNG: rand.New(rand.NewPCG(1, uint64(lost)))})
 	}
+	staged := d.stagedFiles()
 	d.close()
 	if d.fs = fs; damage {
-		d.damage(t)
+		d.damage(t, staged)
 	}
 	d.store = smallFilesOf(t, d.fs, &d.warned)
 	for _, i := range rapid.Permutation([]int{0, 1, 2}).Draw(t, "order") {
@@ -199,13 +207,28 @@ func (d *damageModel) restart(t *rapid.T, crash, damage bool) {
 	}
 }
 
-// damage flips a random bit of a file.
-func (d *damageModel) damage(t *rapid.T) {
+// stagedFiles returns the names of the files that may have staged keys.
+func (d *damageModel) stagedFiles() (names []string) {
+	levels, err := d.store.db.SSTables(pebble.WithKeyRangeFilter([]byte{keyStaged}, []byte{keyStaged + 1}))
+	for _, file := range slices.Concat(levels...) {
+		names = append(names, file.BackingSSTNum.String()+".sst")
+	}
+	if err != nil {
+		return nil
+	}
+	return names
+}
+
+// damage flips a random bit of a file, in half of the cases of one that may have staged keys.
+func (d *damageModel) damage(t *rapid.T, staged []string) {
 	names, err := d.fs.List("members")
 	if err != nil {
 		t.Fatal(err)
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasSuffix(name, ".sst") })
+	if rapid.Bool().Draw(t, "of staged keys") && len(staged) > 0 {
+		names = slices.DeleteFunc(names, func(name string) bool { return !slices.Contains(staged, name) })
+	}
 	slices.Sort(names)
 	if len(names) == 0 || d.damages == damagesMax {
 		return
@@ -263,7 +286,7 @@ func (d *damageModel) steps() map[string]func(*rapid.T) {
 		},
 		"compact": d.compact,
 		"discard": d.discard,
-		"damage":  d.damage,
+		"damage":  func(t *rapid.T) { d.damage(t, d.stagedFiles()) },
 	}
 }
 
@@ -337,7 +360,7 @@ func (d *damageModel) discard(t *rapid.T) {
 // keeps calls step, which may remove a damaged file. It checks that each group that was readable
 // before is readable afterwards, apart from the group except.
 func (d *damageModel) keeps(t *rapid.T, except *damageGroup, step func()) {
-	readable, usable := map[*damageGroup]bool{}, map[*damageGroup]bool{}
+	readable, usable, staged := map[*damageGroup]bool{}, map[*damageGroup]bool{}, d.stagedKeys()
 	for _, g := range d.groups {
 		readable[g] = g != except && g.group != nil && g.group.Verify() == nil
 		usable[g] = g != except && g.group != nil && g.group.usable() == nil && !g.begun
@@ -353,6 +376,32 @@ func (d *damageModel) keeps(t *rapid.T, except *damageGroup, step func()) {
 			t.Fatalf("group %d was given up, and no other replica is known to have its sets", g.number)
 		}
 	}
+	if parent := d.groups[modelParent]; parent != except && parent.group != nil && parent.group.usable() == nil {
+		after := d.stagedKeys()
+		for key, err := range staged {
+			if err == nil && errors.Is(after[key], pebble.ErrNotFound) {
+				t.Fatalf("the staged key % x was removed", key)
+			}
+		}
+	}
+}
+
+// stagedKeys returns for each pair of a part the error of a read of its staged key.
+func (d *damageModel) stagedKeys() map[[keyBytes]byte]error {
+	errs, parent := map[[keyBytes]byte]error{}, d.groups[modelParent]
+	if d.split == nil || parent.group == nil {
+		return errs
+	}
+	for part := 1; part < modelParts; part++ {
+		for p := range d.split.parts[part] {
+			key := prefix{modelParent, parent.group.Generation()}.staged(part, keyMember, p)
+			_, closer, err := d.store.present().Get(key[:])
+			if errs[key] = err; err == nil {
+				_ = closer.Close()
+			}
+		}
+	}
+	return errs
 }
 
 func (d *damageModel) entry(t *rapid.T, g *damageGroup) {
@@ -360,14 +409,20 @@ func (d *damageModel) entry(t *rapid.T, g *damageGroup) {
 	switch {
 	case !d.grows || len(g.log) > 0 && (g != parent || d.split != nil):
 		d.give(t, g, drawEntry(t, len(g.log)))
-	case g == parent && rapid.IntRange(0, 5).Draw(t, "split") > 0:
+	case g == parent && rapid.IntRange(0, 3).Draw(t, "split") > 0:
 		d.give(t, g, drawEntry(t, len(g.log)))
 	case g == parent:
-		d.split = &modelSplit{index: uint64(len(g.log) + 1)}
-		d.give(t, g, entry{now: logTimeStart, split: d.split})
+		d.divide(t)
 	case d.split != nil:
 		d.give(t, g, entry{now: logTimeStart, split: d.split, part: int(g.number)})
 	}
+}
+
+// divide appends the entry that splits the parent.
+func (d *damageModel) divide(t *rapid.T) {
+	parent := d.groups[modelParent]
+	d.split = &modelSplit{index: uint64(len(parent.log) + 1)}
+	d.give(t, parent, entry{now: logTimeStart, split: d.split})
 }
 
 // largeEntry appends an entry with enough members to fill several files.

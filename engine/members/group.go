@@ -13,8 +13,8 @@ import (
 )
 
 // Group owns the sets of one replica of a shard. Only the goroutine of the state machine may call
-// Begin, Capture, Trim and Load, and use the values that they return. The other methods are safe
-// for concurrent use.
+// Begin, Split, AdoptPart, Capture, Load and Reset, and use the values that they return. The other
+// methods are safe for concurrent use.
 type Group struct {
 	store  *Store
 	number uint32
@@ -28,7 +28,11 @@ type Group struct {
 	broken  error // if not nil, why the sets are unusable until a Load replaces them
 	at      prefix
 	dead    map[uint64]Stamp // stamps of deleted rows that still have pairs on disk
-	split   uint64           // index of the Split whose parts are staged; 0 if none are
+	split   uint64           // index of the Split that the state names; 0 if Trim has removed its parts since
+
+	// stages is set if staged keys of the group may be on disk, in any generation. It stays set until the
+	// group is closed.
+	stages atomic.Bool
 
 	known   knownPairs
 	loading atomic.Bool // a Load has written a block, and its Switch may follow
@@ -62,15 +66,15 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	s.mu.Lock()
 	s.openLocked(g)
 	s.mu.Unlock()
-	var state State
-	if g.at.generation, state, err = readState(s.present(), number); err == nil {
+	found, err := readState(s.present(), number)
+	g.at.generation, g.split = found.generation, found.split
+	g.stages.Store(err != nil || found.split > 0)
+	if err == nil {
 		g.dead, err = readDead(s.present(), g.at)
 	}
 	if err == nil {
-		g.split, err = readSplit(s.present(), g.at)
-	}
-	if err == nil {
 		if err = g.removeOthers(); errors.Is(err, ErrDamaged) {
+			g.stages.Store(true)
 			err = nil // the other generations stay, and nobody reads them
 		}
 	}
@@ -82,7 +86,7 @@ func (s *Store) Group(number uint32) (*Group, error) {
 		g.broken, g.at.generation, g.dead = damaged(err), uint32(time.Now().Unix()), map[uint64]Stamp{}
 		return g, nil
 	}
-	if g.setState(state); state.Pairs > 0 {
+	if g.setState(found.state); found.state.Pairs > 0 {
 		g.wantFilter()
 	}
 	return g, nil
@@ -106,7 +110,8 @@ func (g *Group) setState(s State) {
 }
 
 // removeOthers removes all generations but the group's own. A crash leaves such generations if it
-// interrupts a load, or the removal of the old generation after a load.
+// interrupts a load, or the removal of the old generation after a load. Then the generation has keys
+// of other kinds besides staged keys, so removeOthers need not look for those.
 func (g *Group) removeOthers() error {
 	batch := g.store.db.NewBatch()
 	defer batch.Close()
@@ -114,6 +119,12 @@ func (g *Group) removeOthers() error {
 	for _, kind := range generationKinds {
 		own, all := g.at.kind(kind), groupPrefix(kind, g.number)
 		for _, others := range [...][2][]byte{{all, own}, {scarce.PrefixEnd(own), scarce.PrefixEnd(all)}} {
+			if kind == keyStaged {
+				if !batch.Empty() {
+					errs = append(errs, batch.DeleteRange(others[0], others[1], nil))
+				}
+				continue
+			}
 			errs = append(errs, eachFrom(g.store.present(), others[0], others[1], func(_, _ []byte) (bool, error) {
 				return false, batch.DeleteRange(others[0], others[1], nil)
 			}))
@@ -135,7 +146,10 @@ func (g *Group) DiskBytes() (total uint64) {
 		return 0
 	}
 	defer done()
-	for _, kind := range [...]byte{keyMember, keyTime, keyOf} {
+	for _, kind := range [...]byte{keyMember, keyTime, keyOf, keyStaged} {
+		if kind == keyStaged && g.split == 0 {
+			continue
+		}
 		prefix := g.at.kind(kind)
 		bytes, err := g.store.db.EstimateDiskUsage(prefix, scarce.PrefixEnd(prefix))
 		if err == nil { // skip a damaged file: a read will report it

@@ -20,12 +20,11 @@ import (
 //	'r' | group (4) | generation (4) | member (8) | column (1) | ^stamp (6) | row (8)   → nothing
 //	'd' | group (4) | generation (4) | row (8)       a deleted row → stamp (6) up to which its pairs are gone
 //	'o' | group (4) | generation (4) | index (8)     outcome of an entry, see outcome.go
-//	's' | group (4)                                  → generation (4), state: see State
+//	's' | group (4)                                  → see groupState
 //
 // A Split (split.go) stages the pairs and deleted rows of all parts but the first. These keys have
 // the group and the generation of the shard that was split.
 //
-//	'x' | group | generation                                                               → index of the Split (8)
 //	'x' | group | generation | part (4) | 'd' | row (8)                                    → stamp (6) up to which its pairs are gone
 //	'x' | group | generation | part (4) | 'm' | row (8) | column (1) | member (8)          → stamp (6)
 const (

@@ -311,16 +311,16 @@ func (g *Group) beginFilter() (*filter, error) {
 	if k.closed || k.damaged {
 		return nil, nil
 	}
-	_, state, err := readState(g.store.present(), g.number)
+	found, err := readState(g.store.present(), g.number)
 	if err != nil {
 		return nil, err
 	}
 	since := g.store.filters.released.Load()
-	f := g.store.newFilter(state.Pairs)
+	f := g.store.newFilter(found.state.Pairs)
 	if f == nil {
 		k.setLocked(nil) // the old filter is of little use; the new one may need its memory
 		since = g.store.filters.released.Load()
-		f = g.store.newFilter(state.Pairs)
+		f = g.store.newFilter(found.state.Pairs)
 	}
 	if k.lacks, k.since = f == nil, since; k.lacks {
 		g.store.filters.lackedAt.Store(g.store.pairs.Load() / 16 * 15)

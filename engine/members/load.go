@@ -73,6 +73,9 @@ func (l *Load) removeAll(at prefix) error {
 	defer batch.Close()
 	var errs []error
 	for _, kind := range generationKinds {
+		if kind == keyStaged && !l.group.stages.Load() {
+			continue // a range deletion would widen the next file to the staged keys of other groups
+		}
 		from := at.kind(kind)
 		errs = append(errs, batch.DeleteRange(from, scarce.PrefixEnd(from), nil))
 	}
@@ -160,16 +163,17 @@ func (l *Load) outcomes(batch *pebble.Batch, b []byte) error {
 
 // staged adds the staged parts of a block to the loaded sets.
 func (l *Load) staged(batch *pebble.Batch, b []byte) error {
+	l.group.stages.Store(true)
 	for len(b) > stagedBytes && len(b) > stagedBytes+int(b[stagedBytes]) {
 		key, value := append(l.at.kind(keyStaged), b[:stagedBytes]...), b[stagedBytes+1:][:b[stagedBytes]]
 		b = b[stagedBytes+1+len(value):]
 		var err error
 		if bytes.Equal(key, full(l.at.kind(keyStaged))) {
 			l.split, err = parseSplit(value)
-		} else {
-			_, err = parseStaged(key, value)
+		} else if _, err = parseStaged(key, value); err == nil {
+			err = batch.Set(key, value, nil)
 		}
-		if err = errors.Join(err, batch.Set(key, value, nil)); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -177,6 +181,13 @@ func (l *Load) staged(batch *pebble.Batch, b []byte) error {
 		return fmt.Errorf("%w: %d bytes behind staged members", ErrDamaged, len(b))
 	}
 	return nil
+}
+
+func parseSplit(value []byte) (index uint64, err error) {
+	if len(value) != 8 {
+		return 0, fmt.Errorf("%w: an index of %d bytes", ErrDamaged, len(value))
+	}
+	return binary.BigEndian.Uint64(value), nil
 }
 
 // Check returns an ErrDamaged unless the loaded pairs have the number and the digest of state s.
@@ -201,7 +212,7 @@ func (l *Load) switchTo(s State) error {
 	g := l.group
 	batch := g.store.db.NewBatch()
 	defer batch.Close()
-	if err := l.at.setState(batch, s); err != nil {
+	if err := l.at.setState(batch, s, l.split); err != nil {
 		return err
 	}
 	earlier := g.at

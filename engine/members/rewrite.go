@@ -28,6 +28,7 @@ const rewrittenName = "rewritten.tmp"
 type holder struct {
 	number      uint32
 	generations []uint32 // generations in use: that of the group, and that of a running Load
+	stages      bool     // they may have staged keys
 	group       *Group   // nil if the group was not opened
 }
 
@@ -38,13 +39,13 @@ func (s *Store) holders() ([]holder, error) {
 	err := each(s.present(), []byte{keyState}, func(key, value []byte) (bool, error) {
 		h := holder{number: binary.BigEndian.Uint32(key[1:])}
 		if len(value) >= 4 { // shorter if the group was given up
-			h.generations = []uint32{binary.BigEndian.Uint32(value)}
+			h.generations, h.stages = []uint32{binary.BigEndian.Uint32(value)}, len(value) > 4+stateBytes
 		}
 		byNumber[h.number] = h
 		return true, nil
 	})
 	for _, g := range s.groups() {
-		h := holder{g.number, []uint32{g.Generation()}, g}
+		h := holder{number: g.number, generations: []uint32{g.Generation()}, stages: g.stages.Load(), group: g}
 		if g.loading.Load() { // the Load's generation; without a running Load, nobody reads that generation
 			h.generations = append(h.generations, h.generations[0]+1)
 		}
@@ -145,8 +146,11 @@ func (r *rewriting) all(holders []holder) error {
 // holder copies the keys of one kind of a group. If the group is to be given up, holder copies only
 // the keys of a running Load. These keys must stay, because Switch does not load them again.
 func (r *rewriting) holder(kind byte, h holder) error {
-	if kind == keyState {
+	switch {
+	case kind == keyState:
 		return r.state(h)
+	case kind == keyStaged && !h.stages:
+		return nil
 	}
 	if r.lost[h.number] != nil {
 		if !h.group.loading.Load() {

@@ -1,7 +1,6 @@
 package members
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -17,12 +16,12 @@ import (
 // Invariants:
 //
 //   - One batch changes the group's sets, stages the parts, and stores the outcome of the entry. The
-//     outcome contains the states of the parts.
-//   - While the outcome of the last Split exists, its parts are staged. One batch removes both.
+//     outcome contains the states of the parts. The group's state names the Split.
+//   - While the outcome of the named Split exists, its parts are staged. One batch removes both.
 
-// ErrNotStaged is returned by AdoptPart if this node has no staged parts of that Split. Either the
-// parent has not applied the entry here, or it keeps no snapshot from before the entry. Nothing is
-// damaged.
+// ErrNotStaged is returned by AdoptPart if this node has no staged parts of that Split. The parent has
+// not applied the entry here, keeps no snapshot from before the entry, has applied a later Split, or
+// was given up. The sets of the group itself are not damaged.
 var ErrNotStaged = errors.New("the members of this part are not staged on this node")
 
 // Split splits the sets between parts at the entry with the given index, and returns the state of
@@ -55,6 +54,15 @@ func (g *Group) Split(applied State, index uint64, parts int, partOf func(row ui
 	return s.states, s.commit()
 }
 
+// SplitAfter reports whether the sets are those after a Split that the state machine has yet to
+// replay. applied is the index of the last entry that it has applied. Such sets lack the pairs of other
+// parts, although the replica still has the rows of these parts.
+func (g *Group) SplitAfter(applied uint64) bool {
+	g.reading.RLock()
+	defer g.reading.RUnlock()
+	return g.split > applied
+}
+
 // splitBefore returns the states of the parts from the outcome of a Split that is replayed. If a
 // later Split has replaced the staged parts, AdoptPart will return ErrNotStaged.
 func (g *Group) splitBefore(o *outcome, parts int) ([]State, error) {
@@ -77,8 +85,7 @@ type splitting struct {
 
 func (s *splitting) fill() error {
 	all := s.at.kind(keyStaged)
-	mark := binary.BigEndian.AppendUint64(nil, s.index)
-	err := errors.Join(s.to.DeleteRange(all, scarce.PrefixEnd(all), nil), s.to.Set(full(all), mark, nil))
+	err := s.to.DeleteRange(all, scarce.PrefixEnd(all), nil)
 	for row, to := range s.group.dead {
 		if part := s.partOf(row); part > 0 {
 			key := s.at.staged(part, keyDead, Pair{Row: row})
@@ -129,9 +136,10 @@ func (s *splitting) commit() error {
 	if g.broken != nil {
 		return g.broken // Discard gave the group up after Begin
 	}
+	g.stages.Store(true)
 	err := errors.Join(
 		s.to.Set(full(s.at.number(keyOutcome, s.index)), s.outcome.appendTo(nil), nil),
-		s.at.setState(s.to, s.after),
+		s.at.setState(s.to, s.after, s.index),
 	)
 	if err = errors.Join(err, s.to.Commit(pebble.NoSync)); err != nil {
 		return fmt.Errorf("cannot write members: %w", err)
@@ -146,44 +154,60 @@ func (s *splitting) commit() error {
 
 // AdoptPart durably replaces the sets of this group by a part that another group of the store has
 // staged. split is the index of that group's Split, and index that of this group's entry. AdoptPart
-// returns the state after the entry. If it fails, the sets stay unchanged.
-func (g *Group) AdoptPart(parent uint32, split uint64, part int, index uint64) (State, error) {
+// returns the state after the entry. After an ErrNotStaged or an ErrDamaged, it has replaced nothing.
+// Then the parent is damaged, not this group, and AdoptPart makes the parent a suspect.
+func (g *Group) AdoptPart(parent uint32, split uint64, part int, index uint64) (s State, err error) {
 	done, err := g.store.db.Use()
 	if err != nil {
-		return State{}, err
+		return s, err
 	}
 	defer done()
-	generation, _, err := readState(g.store.present(), parent)
+	defer func() {
+		if errors.Is(err, ErrDamaged) {
+			g.store.suspect(parent)
+		}
+	}()
+	it, states, err := g.store.openPart(parent, split)
 	if err != nil {
-		return State{}, err
-	}
-	from := prefix{parent, generation}
-	it, staged, err := openStaged(g.store.present(), from)
-	if err != nil {
-		return State{}, err
+		return s, err
 	}
 	defer it.Close()
-	o, found, err := readOutcome(g.store.present(), from, split)
-	if err == nil && (staged != split || !found) { // Trim may just have removed the outcome
-		err = ErrNotStaged
-	}
-	if err != nil {
-		return State{}, err
-	}
-	states, err := o.parts()
-	if err != nil {
-		return State{}, err
+	if part < 1 || part >= len(states) {
+		return s, fmt.Errorf("%w: part %d of %d", ErrDamaged, part, len(states))
 	}
 	l, err := g.load()
 	if err != nil {
-		return State{}, err
+		return s, err
 	}
 	if err := l.adopt(it, part); err != nil {
-		return State{}, err
+		return s, err
 	}
-	s := states[part]
+	s = states[part]
 	s.Index = index
 	return s, l.switchTo(s)
+}
+
+// openPart is like View.openStaged, but returns an ErrNotStaged unless the group has staged the parts of the
+// given Split. The iterator has all of them, whatever is removed meanwhile.
+func (s *Store) openPart(group uint32, split uint64) (*pebble.Iterator, []State, error) {
+	s.writes.RLock() // no discard until the iterator is open
+	defer s.writes.RUnlock()
+	v, err := s.view(group)
+	if errors.Is(err, errGivenUp) {
+		return nil, nil, ErrNotStaged
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	defer v.releaseLocked()
+	if v.split != split {
+		return nil, nil, ErrNotStaged
+	}
+	it, states, err := v.openStaged()
+	if err == nil && it == nil {
+		err = ErrNotStaged
+	}
+	return it, states, err
 }
 
 // adopt loads the staged pairs and deleted rows of a part.

@@ -2,8 +2,13 @@ package members
 
 import (
 	"errors"
+	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // A new replica may replay two Splits. The second one replaces the staged parts of the first, and a
@@ -78,5 +83,186 @@ func TestSplitOfADeletedRow(t *testing.T) {
 	}
 	if err := errors.Join(child.Verify(), d.group.Verify()); err != nil {
 		t.Error(err)
+	}
+}
+
+// A group that never split needs no staged keys. So it stays readable, can be loaded, and can be sent,
+// wherever the staged keys of another group are damaged.
+func TestDamagedPartsOfANeighbour(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	d := &disk{T: t, store: storeOf(t, mem)}
+	groups := []*Group{d.open(1), d.open(2)}
+	for _, g := range groups {
+		if _, _, err := give(g, State{}, 1, &entry{now: logTimeStart, ops: joins(50, 100)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := groups[1].Split(groups[1].State(), 2, 3, func(row uint64) int { return int(row % 3) }); err != nil {
+		t.Fatal(err)
+	}
+	state, blocks := copyOf(t, groups[0])
+	d.compact()
+	for _, g := range groups {
+		g.Close()
+	}
+	if err := d.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	names, err := mem.List("members")
+	if err != nil {
+		t.Fatal(err)
+	}
+	beside := 0 // damages of staged keys
+	for _, name := range names {
+		path := mem.PathJoin("members", name)
+		info, err := mem.Stat(path)
+		if err != nil || !strings.HasSuffix(name, ".sst") {
+			continue
+		}
+		for at := int64(100); at < info.Size(); at += 2000 {
+			fs := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
+			flipIn(t, fs, path, at)
+			d := &disk{T: t, store: storeOf(t, fs)}
+			readable := func(group uint32, kinds ...byte) bool {
+				for _, kind := range kinds {
+					if each(d.store.present(), groupPrefix(kind, group), func(_, _ []byte) (bool, error) { return true, nil }) != nil {
+						return false
+					}
+				}
+				return true
+			}
+			if !readable(1, keyMember, keyTime, keyOf, keyDead, keyOutcome, keyState) || readable(2, keyStaged) {
+				_ = d.store.Close()
+				continue
+			}
+			beside++
+			g := d.open(1)
+			check := func(when string) {
+				v, err := g.OpenView(g.State())
+				if err == nil {
+					v.Close()
+				}
+				if err := errors.Join(err, g.usable(), g.Verify()); err != nil {
+					t.Errorf("%s, byte %d of %s: %v", when, at, name, err)
+				}
+			}
+			check("opened")
+			if found, _ := copyOf(t, g); found != state {
+				t.Errorf("%+v, was %+v", found, state)
+			}
+			l, err := g.Load()
+			for i := 0; i < len(blocks) && err == nil; i++ {
+				err = l.Block(blocks[i])
+			}
+			if err := errors.Join(err, l.Switch(state)); err != nil {
+				t.Fatal(err)
+			}
+			check("loaded")
+			g.Close()
+			_ = d.store.Close()
+		}
+	}
+	if beside == 0 {
+		t.Error("no staged key was damaged")
+	}
+}
+
+// Only a group that split removes staged keys. A range deletion of staged keys would widen a file to
+// keys of other groups.
+func TestRangeDeletionsWithoutASplit(t *testing.T) {
+	d := diskOf(t)
+	d.give(joins(9, 8)...)
+	state, blocks := copyOf(t, d.group)
+	l, err := d.group.Load()
+	for i := 0; i < len(blocks) && err == nil; i++ {
+		err = l.Block(blocks[i])
+	}
+	if err := errors.Join(err, l.Switch(state)); err != nil {
+		t.Fatal(err)
+	}
+	d.group.Close()
+	d.group = d.open(1)
+	d.group.Close()
+	if err := d.store.Drop(1); err != nil {
+		t.Fatal(err)
+	}
+	d.flush()
+	levels, err := d.store.db.SSTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := slices.Concat(levels...)
+	for _, f := range files {
+		if f.Largest.UserKey[0] == keyStaged {
+			t.Errorf("a file ends at % x", f.Largest.UserKey)
+		}
+	}
+	if len(files) == 0 {
+		t.Error("no files")
+	}
+}
+
+// If AdoptPart finds damage, it changes nothing, and a Scrub checks the parent. If the parent was given
+// up, its parts are not staged.
+func TestAdoptPartOfADamagedParent(t *testing.T) {
+	d := diskOf(t)
+	d.give(joins(12, 4)...)
+	if _, err := d.group.Split(d.at, 2, 3, func(row uint64) int { return int(row % 3) }); err != nil {
+		t.Fatal(err)
+	}
+	child := d.open(2)
+	defer child.Close()
+	_, was, err := give(child, State{}, 1, &entry{now: logTimeStart, ops: joins(3, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	adopt := func(part int, want error) {
+		t.Helper()
+		if _, err := child.AdoptPart(1, 2, part, 5); !errors.Is(err, want) || errors.Is(err, ErrDamaged) != errors.Is(want, ErrDamaged) {
+			t.Errorf("part %d: %v, want %v", part, err, want)
+		}
+		if err := errors.Join(child.Verify(), child.usable()); err != nil || child.State() != was {
+			t.Errorf("the group is at %+v, was at %+v: %v", child.State(), was, err)
+		}
+		if got := d.group.TakeSuspicion(); got != errors.Is(want, ErrDamaged) || child.TakeSuspicion() {
+			t.Errorf("part %d: the parent is a suspect: %v", part, got)
+		}
+	}
+	for _, part := range []int{-1, 0, 3} {
+		adopt(part, ErrDamaged)
+	}
+	if err := d.group.Verify(); err != nil {
+		t.Error(err)
+	}
+	key := d.group.at.staged(1, keyMember, Pair{Row: 1, Member: 2})
+	if err := d.store.db.Delete(key[:], pebble.Sync); err != nil {
+		t.Fatal(err)
+	}
+	adopt(1, ErrDamaged)
+	if err := d.group.Verify(); !errors.Is(err, ErrDamaged) {
+		t.Errorf("a Scrub of the parent: %v", err)
+	}
+	if err := d.group.setGivenUp(); err != nil {
+		t.Fatal(err)
+	}
+	adopt(2, ErrNotStaged)
+}
+
+// Scrub paces itself while it reads staged keys, and DiskBytes counts them.
+func TestScrubOfStagedParts(t *testing.T) {
+	d := diskOf(t)
+	d.give(joins(20, 1000)...)
+	if _, err := d.group.Split(d.at, 2, 2, func(uint64) int { return 1 }); err != nil {
+		t.Fatal(err)
+	}
+	d.compact()
+	total, steps := 0, 0
+	err := d.group.Scrub(func(bytes int) error {
+		total += bytes
+		steps++
+		return nil
+	})
+	if err != nil || steps < 20_000/scrubKeys || total < 20_000 || d.group.DiskBytes() < 20_000 {
+		t.Errorf("%d bytes in %d steps, %v; %d bytes on disk", total, steps, err, d.group.DiskBytes())
 	}
 }

@@ -1,6 +1,7 @@
 package members
 
 import (
+	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"strings"
@@ -15,7 +16,7 @@ import (
 // The model has a parent and two children, each with replicas on two nodes. It splits the parent
 // once, and the children adopt their parts. A node crashes at any byte that it writes, also in the
 // middle of a Split or an AdoptPart. Replicas restart from either of their stored snapshots, send
-// and receive snapshots from both sides of the Split, and are dropped. The model checks:
+// and receive snapshots from both sides of the Split, abandon Loads, and are dropped. The model checks:
 //
 //  1. Each entry is judged as the ops on a map are, the first time and in each replay, on both
 //     nodes, and ends in the same state.
@@ -23,7 +24,10 @@ import (
 //     staged parts are whole.
 //  3. If a node's parent has applied the Split, and keeps no snapshot from after it alone, the
 //     children can adopt their parts, as often as they begin anew.
-//  4. At the end, all replicas have all entries.
+//  4. While the parent has yet to replay the Split, and its sets lack the parts, SplitAfter says so.
+//  5. No key stays on disk that nobody needs: of another generation once the groups are open, of a
+//     staged part without a Split, or of a dropped group.
+//  6. At the end, all replicas have all entries.
 func TestSplitModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &splitModel{}
@@ -39,14 +43,26 @@ func TestSplitModel(t *testing.T) {
 				n.close()
 			}
 		}()
+		if rapid.Bool().Draw(t, "the parent has split") {
+			m.append(&m.shards[modelParent], drawEntry(t, 0))
+			for _, n := range m.nodes {
+				m.apply(t, n, modelParent, len(m.shards[modelParent].log))
+				m.snapshotOf(t, n, modelParent)
+			}
+			m.grow(t)
+			for _, n := range m.nodes {
+				m.apply(t, n, modelParent, rapid.IntRange(1, 2).Draw(t, "to"))
+			}
+		}
 		t.Repeat(map[string]func(*rapid.T){
 			"entry":    m.entry,
 			"entries":  m.entry,
 			"grow":     m.grow,
 			"apply":    func(t *rapid.T) { m.applySome(t, m.node(t), m.shard(t)) },
 			"follow":   func(t *rapid.T) { m.applySome(t, m.node(t), m.shard(t)) },
-			"snapshot": m.snapshot,
+			"snapshot": func(t *rapid.T) { m.snapshotOf(t, m.node(t), m.shard(t)) },
 			"send":     func(t *rapid.T) { m.send(t, m.node(t), m.shard(t)) },
+			"abandon":  func(t *rapid.T) { m.abandon(t, m.node(t), m.shard(t)) },
 			"crash":    func(t *rapid.T) { m.crash(t, m.node(t)) },
 			"drop":     m.drop,
 			"":         func(*rapid.T) {},
@@ -88,7 +104,9 @@ func (m *splitModel) node(t *rapid.T) *splitNode {
 	return rapid.SampledFrom(m.nodes[:]).Draw(t, "node")
 }
 
-func (m *splitModel) shard(t *rapid.T) int { return rapid.IntRange(0, modelParts-1).Draw(t, "shard") }
+func (m *splitModel) shard(t *rapid.T) int {
+	return rapid.SampledFrom([]int{modelParent, modelParent, 1, 2}).Draw(t, "shard")
+}
 
 func (m *splitModel) other(n *splitNode) *splitNode {
 	if n == m.nodes[0] {
@@ -106,7 +124,28 @@ func (m *splitModel) open(t *rapid.T, n *splitNode) {
 		if len(r.saved) > 0 {
 			r.restore(t)
 		}
+		for kind, keys := range n.keys(t, shard) {
+			if other := keys[r.group.Generation()]; len(keys) > 1 || len(keys) == 1 && other == 0 {
+				t.Fatalf("shard %d is of generation %d, and has keys of kind %c of %v", shard, r.group.Generation(), kind, keys)
+			}
+		}
 	}
+}
+
+// keys counts the keys of a group on disk, by kind and generation.
+func (n *splitNode) keys(t *rapid.T, shard int) map[byte]map[uint32]int {
+	found := map[byte]map[uint32]int{}
+	for _, kind := range []byte("mtrdox") {
+		found[kind] = map[uint32]int{}
+		err := each(n.store.present(), groupPrefix(kind, uint32(shard)), func(key, _ []byte) (bool, error) {
+			found[kind][binary.BigEndian.Uint32(key[groupPrefixBytes:])]++
+			return true, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return found
 }
 
 // restore makes the replica begin with its newest stored snapshot.
@@ -235,6 +274,16 @@ func (m *splitModel) check(t *rapid.T, n *splitNode, shard int) {
 	}
 	w := &world{sets: m.shards[shard].asOf(r.group.State().Index)}
 	w.check(t, r.group)
+	ahead := false
+	if shard == modelParent && m.split != nil {
+		ahead = uint64(r.state.index) < m.split.index && r.group.State().Index >= m.split.index
+	}
+	if got := r.group.SplitAfter(uint64(r.state.index)); got != ahead {
+		t.Fatalf("shard %d, entry %d, sets of entry %d: SplitAfter is %v", shard, r.state.index, r.group.State().Index, got)
+	}
+	if staged := n.keys(t, shard)[keyStaged][r.group.Generation()]; staged > 0 && r.group.split == 0 {
+		t.Fatalf("shard %d has %d staged keys and no Split", shard, staged)
+	}
 }
 
 // begun reports whether each child has a snapshot on some node.
@@ -247,9 +296,8 @@ func (m *splitModel) begun() bool {
 	return true
 }
 
-// snapshot stores a snapshot of a replica. It keeps the one before it.
-func (m *splitModel) snapshot(t *rapid.T) {
-	n, shard := m.node(t), m.shard(t)
+// snapshotOf stores a snapshot of a replica. It keeps the one before it.
+func (m *splitModel) snapshotOf(t *rapid.T, n *splitNode, shard int) {
 	r := &n.replicas[shard]
 	beyond := shard == modelParent && m.split != nil && r.state.index >= int(m.split.index)
 	if r.stuck || r.state.index == 0 || beyond && !m.begun() || len(r.saved) > 0 && r.saved[len(r.saved)-1].index == r.state.index {
@@ -292,6 +340,22 @@ func (m *splitModel) send(t *rapid.T, to *splitNode, shard int) {
 	m.check(t, to, shard)
 }
 
+// abandon begins to load the newest stored snapshot of the other node's replica, and ends before Switch.
+func (m *splitModel) abandon(t *rapid.T, to *splitNode, shard int) {
+	from := &m.other(to).replicas[shard]
+	if from.stuck || len(from.saved) == 0 || from.saved[len(from.saved)-1].at.Index == 0 {
+		return
+	}
+	_, blocks := from.carried(t, from.saved[len(from.saved)-1].at)
+	l, err := to.replicas[shard].group.Load()
+	for i := 0; i < len(blocks)-rapid.IntRange(0, 1).Draw(t, "missing") && err == nil; i++ {
+		err = l.Block(blocks[i])
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // carried returns the sets of a stored snapshot, as the replica sends them. It may have released the
 // view of these sets.
 func (r *splitReplica) carried(t *rapid.T, at State) (found State, blocks [][]byte) {
@@ -311,9 +375,11 @@ func (m *splitModel) crash(t *rapid.T, n *splitNode) {
 	}
 	name, synced := newestLog(t, n.fs.CrashClone(vfs.CrashCloneCfg{}))
 	shard := m.shard(t)
-	switch rapid.IntRange(0, 3).Draw(t, "step") {
+	switch rapid.IntRange(0, 4).Draw(t, "step") {
 	case 0:
 		m.send(t, n, shard)
+	case 4:
+		m.abandon(t, n, shard)
 	case 1:
 		if r := &n.replicas[shard]; len(r.saved) > 0 {
 			m.trim(t, r)
@@ -388,6 +454,11 @@ func (m *splitModel) drop(t *rapid.T) {
 	n.replicas[shard].group.Close()
 	if err := n.store.Drop(uint32(shard)); err != nil {
 		t.Fatal(err)
+	}
+	for kind, keys := range n.keys(t, shard) {
+		if len(keys) > 0 {
+			t.Fatalf("a dropped group has keys of kind %c of %v", kind, keys)
+		}
 	}
 	n.replicas[shard] = splitReplica{group: groupOf(t, n.store, uint32(shard))}
 	m.applySome(t, n, shard)

@@ -1,9 +1,7 @@
 package members
 
 import (
-	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -37,49 +35,29 @@ func parseStaged(key, value []byte) (s staged, err error) {
 	return s, nil
 }
 
-// readSplit returns the index of the Split whose parts are staged, or 0 if none are.
-func readSplit(from reader, at prefix) (index uint64, err error) {
-	value, closer, err := from.Get(full(at.kind(keyStaged)))
-	if errors.Is(err, pebble.ErrNotFound) {
-		return 0, nil
+// openStaged returns an iterator at the first staged key of a view, and the states of all parts. The
+// iterator is nil if no parts are staged.
+func (v *View) openStaged() (it *pebble.Iterator, states []State, err error) {
+	if v.split == 0 {
+		return nil, nil, nil
 	}
-	if err != nil {
-		return 0, damaged(err)
+	o, found, err := readOutcome(v.disk, v.at, v.split)
+	if err != nil || !found { // without an outcome, Trim has removed the parts
+		return nil, nil, err
 	}
-	defer closer.Close()
-	return parseSplit(value)
+	if states, err = o.parts(); err != nil {
+		return nil, nil, err
+	}
+	all := v.at.kind(keyStaged)
+	if it, err = v.disk.NewIter(&pebble.IterOptions{LowerBound: all, UpperBound: scarce.PrefixEnd(all)}); err != nil {
+		return nil, nil, damaged(err)
+	}
+	it.First()
+	return it, states, nil
 }
 
-func parseSplit(value []byte) (index uint64, err error) {
-	if len(value) != 8 {
-		return 0, fmt.Errorf("%w: an index of %d bytes", ErrDamaged, len(value))
-	}
-	return binary.BigEndian.Uint64(value), nil
-}
-
-// openStaged returns an iterator at the first staged key of a part, and the index of the Split that staged
-// the parts, or 0 if none are staged. The iterator has all parts of the Split, whatever is removed
-// meanwhile.
-func openStaged(from reader, at prefix) (it *pebble.Iterator, split uint64, err error) {
-	mark := full(at.kind(keyStaged))
-	it, err = from.NewIter(&pebble.IterOptions{LowerBound: mark, UpperBound: scarce.PrefixEnd(at.kind(keyStaged))})
-	if err != nil {
-		return nil, 0, damaged(err)
-	}
-	if it.First() && bytes.Equal(it.Key(), mark) {
-		var value []byte
-		if value, err = it.ValueAndErr(); err == nil {
-			split, err = parseSplit(value)
-		}
-		it.Next()
-	}
-	if err = errors.Join(err, it.Error()); err != nil {
-		return nil, 0, damaged(errors.Join(err, it.Close()))
-	}
-	return it, split, nil
-}
-
-// eachStaged calls fn with each staged pair and deleted row, by part, until fn returns an error.
+// eachStaged calls fn with each staged pair and deleted row, by part, until fn returns an error. The
+// iterator is at the first key.
 func eachStaged(it *pebble.Iterator, fn func(staged) error) error {
 	for ; it.Valid(); it.Next() {
 		value, err := it.ValueAndErr()

@@ -49,26 +49,54 @@ func parseState(b []byte) (State, error) {
 	}, nil
 }
 
-// setState adds the state of the sets to a batch.
-func (at prefix) setState(batch *pebble.Batch, s State) error {
-	return batch.Set(full(groupPrefix(keyState, at.group)), s.appendTo(binary.BigEndian.AppendUint32(nil, at.generation)), nil)
+// groupState is the value of a key of keyState:
+//
+//	generation (4) | state | index of the last Split (8), only if there was one
+//
+// No bytes mean that the sets were given up (see discard.go).
+type groupState struct {
+	generation uint32
+	state      State
+	split      uint64 // its parts are staged as long as its outcome exists; 0 if no parts are
 }
 
-// readState returns the generation and the state of a group.
-func readState(from reader, number uint32) (generation uint32, state State, err error) {
+// errGivenUp is returned for sets that Discard or a Load has given up.
+var errGivenUp = fmt.Errorf("%w: they were given up", ErrDamaged)
+
+// setState adds the state of the sets to a batch.
+func (at prefix) setState(batch *pebble.Batch, s State, split uint64) error {
+	value := s.appendTo(binary.BigEndian.AppendUint32(nil, at.generation))
+	if split > 0 {
+		value = binary.BigEndian.AppendUint64(value, split)
+	}
+	return batch.Set(full(groupPrefix(keyState, at.group)), value, nil)
+}
+
+func parseGroupState(value []byte) (s groupState, err error) {
+	switch len(value) {
+	case 0:
+		return s, errGivenUp
+	case 4 + stateBytes + 8:
+		s.split = binary.BigEndian.Uint64(value[4+stateBytes:])
+	case 4 + stateBytes:
+	default:
+		return s, fmt.Errorf("%w: a group's state of %d bytes", ErrDamaged, len(value))
+	}
+	s.generation = binary.BigEndian.Uint32(value)
+	s.state, err = parseState(value[4 : 4+stateBytes])
+	return s, err
+}
+
+func readState(from reader, number uint32) (groupState, error) {
 	value, closer, err := from.Get(full(groupPrefix(keyState, number)))
 	if errors.Is(err, pebble.ErrNotFound) {
-		return 1, State{}, nil
+		return groupState{generation: 1}, nil
 	}
 	if err != nil {
-		return 0, State{}, damaged(err)
+		return groupState{}, damaged(err)
 	}
 	defer closer.Close()
-	if len(value) < 4 {
-		return 0, State{}, fmt.Errorf("%w: a state of %d bytes", ErrDamaged, len(value))
-	}
-	state, err = parseState(value[4:])
-	return binary.BigEndian.Uint32(value), state, err
+	return parseGroupState(value)
 }
 
 func readDead(from reader, at prefix) (map[uint64]Stamp, error) {

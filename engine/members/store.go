@@ -48,7 +48,9 @@ const (
 	// fileBytes is the size at which Pebble ends a file and begins the next.
 	fileBytes = 8 << 20
 	// memtables bounds the memtables, including those being flushed. The same number of flushed
-	// memtables may also stay in memory, because readers still use them or Pebble will reuse them.
+	// memtables may also stay in memory, because readers still use them or Pebble will reuse them. A
+	// batch of more than half a memtable becomes a memtable of its own, whatever its size. Only Split
+	// writes such batches: 18 to 30 MB for 100,000 pairs.
 	memtables = 2
 	// memtableMost bounds the size of a memtable. It is below Pebble's own limit.
 	memtableMost = 1 << 30
@@ -123,8 +125,8 @@ func open(cfg Config, change func(*pebble.Options)) (*Store, error) {
 		return nil, err
 	}
 	_ = each(s.present(), []byte{keyState}, func(key, value []byte) (bool, error) {
-		if state, err := parseState(value[min(len(value), 4):]); err == nil { // Group reports errors
-			s.mu.unopened[binary.BigEndian.Uint32(key[1:])] = state.Pairs
+		if found, err := parseGroupState(value); err == nil { // Group reports errors
+			s.mu.unopened[binary.BigEndian.Uint32(key[1:])] = found.state.Pairs
 		}
 		return true, nil
 	})
@@ -243,7 +245,13 @@ func (s *Store) Drop(number uint32) error {
 	defer done()
 	batch := s.db.NewBatch()
 	defer batch.Close()
+	s.mu.Lock()
+	of := s.mu.groups[number]
+	s.mu.Unlock()
 	for _, kind := range kinds {
+		if kind == keyStaged && of != nil && !of.group.stages.Load() {
+			continue // as in Load.removeAll
+		}
 		prefix := groupPrefix(kind, number)
 		if err := batch.DeleteRange(prefix, scarce.PrefixEnd(prefix), nil); err != nil {
 			return fmt.Errorf("cannot remove the members of group %d: %w", number, err)

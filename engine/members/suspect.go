@@ -57,6 +57,15 @@ func (s *Store) noteDamage(info pebble.DataCorruptionInfo) {
 	s.db.Limited().Error("members are damaged on disk", "file", info.Path, "groups", numbers, "err", info.Details.Error())
 }
 
+// suspect makes a Scrub of a group run, which returns ErrDamaged if its sets are damaged.
+func (s *Store) suspect(number uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if of := s.mu.groups[number]; of != nil {
+		of.fresh = true
+	}
+}
+
 // knowsDamage reports whether the store has a file that was found damaged.
 func (s *Store) knowsDamage() bool {
 	s.mu.Lock()

@@ -70,29 +70,18 @@ func (g *Group) scrub(read func(bytes int) error) error {
 	if err != nil {
 		return err
 	}
-	return v.checkStaged()
+	return v.checkStaged(read)
 }
 
 // checkStaged returns an ErrDamaged unless the staged parts have the states of the Split's outcome. It
 // reads all staged keys.
-func (v *View) checkStaged() error {
-	it, split, err := openStaged(v.disk, v.at)
-	if err != nil {
+func (v *View) checkStaged(read func(bytes int) error) error {
+	it, want, err := v.openStaged()
+	if err != nil || it == nil {
 		return err
 	}
 	defer it.Close()
-	o, found, err := readOutcome(v.disk, v.at, split)
-	if err == nil && found != (split > 0) {
-		err = fmt.Errorf("%w: parts are staged by entry %d, which has no outcome", ErrDamaged, split)
-	}
-	if err != nil {
-		return err
-	}
-	want, err := o.parts()
-	if err != nil {
-		return err
-	}
-	sums := make([]State, len(want))
+	sums, p := make([]State, len(want)), pace{it: it, read: read}
 	err = eachStaged(it, func(s staged) error {
 		if s.part >= len(sums) {
 			return fmt.Errorf("%w: part %d of %d", ErrDamaged, s.part, len(sums))
@@ -100,8 +89,11 @@ func (v *View) checkStaged() error {
 		if !s.dead {
 			sums[s.part].Add(s.Pair, s.at)
 		}
-		return nil
+		return p.key()
 	})
+	if err == nil {
+		err = p.end()
+	}
 	if err != nil {
 		return err
 	}
@@ -121,22 +113,41 @@ func (v *View) sum(kind byte, read func(bytes int) error) (s State, err error) {
 		return s, damaged(err)
 	}
 	var pause error
-	keys, counted := 0, uint64(0)
+	pace := pace{it: it, read: read}
 	for valid := it.First(); valid && err == nil && pause == nil; valid = it.Next() {
 		var p Pair
 		var at Stamp
 		p, at, err = parseKey(kind, it.Key())
 		s.Add(p, at)
-		if keys++; keys%scrubKeys == 0 {
-			now := it.Stats().InternalStats.BlockBytes
-			pause, counted = read(int(now-counted)), now
-		}
+		pause = pace.key()
 	}
-	left := int(it.Stats().InternalStats.BlockBytes - counted)
-	if err = damaged(errors.Join(err, it.Error(), it.Close())); err == nil && pause == nil {
-		pause = read(left)
+	if err = damaged(errors.Join(err, it.Error())); err == nil && pause == nil {
+		pause = pace.end()
 	}
-	return s, errors.Join(err, pause)
+	return s, errors.Join(err, damaged(it.Close()), pause)
+}
+
+// pace calls read after each step of a few blocks.
+type pace struct {
+	it      *pebble.Iterator
+	read    func(bytes int) error
+	keys    int
+	counted uint64 // bytes that read was called with
+}
+
+// key counts a key. It calls read if a step ends.
+func (p *pace) key() error {
+	if p.keys++; p.keys%scrubKeys > 0 {
+		return nil
+	}
+	return p.end()
+}
+
+// end calls read with the bytes since the last call.
+func (p *pace) end() error {
+	before := p.counted
+	p.counted = p.it.Stats().InternalStats.BlockBytes
+	return p.read(int(p.counted - before))
 }
 
 func parseKey(kind byte, key []byte) (p Pair, at Stamp, err error) {

@@ -21,7 +21,8 @@ import (
 //	'p' | row (8) | column (1) | member (8) | stamp (6) …   pairs, ascending by row, column, member
 //	'o' | index (8) | length (4) | outcome …                outcomes, ascending by index
 //	'x' | key behind the generation (23) | length (1) | value …
-//	                                                        staged parts, ascending by key: see keyStaged
+//	                                                        staged parts, ascending by key: see keyStaged.
+//	                                                        The first has the key 0, and names the Split
 const (
 	blockPairs    = 'p'
 	blockDead     = 'd'
@@ -65,7 +66,8 @@ type View struct {
 	group *Group
 	state State
 	at    prefix
-	refs  int // guarded by Group.mu
+	split uint64 // as in groupState
+	refs  int    // guarded by Group.mu
 	disk  *pebble.Snapshot
 	since time.Time
 }
@@ -99,11 +101,20 @@ func (g *Group) Capture() error {
 // openLocked returns a view of the present sets with one reference. The caller must have called Use
 // and hold Store.writes.
 func (g *Group) openLocked() (v *View, err error) {
-	v = &View{group: g, refs: 1, disk: g.store.db.NewSnapshot(), since: time.Now()}
-	v.at.group = g.number
-	if v.at.generation, v.state, err = readState(v.disk, g.number); err != nil {
+	if v, err = g.store.view(g.number); err == nil {
+		v.group = g
+	}
+	return v, err
+}
+
+// view is like openLocked, but the view has no group, and is nobody else's.
+func (s *Store) view(number uint32) (*View, error) {
+	v := &View{refs: 1, disk: s.db.NewSnapshot(), since: time.Now()}
+	found, err := readState(v.disk, number)
+	if err != nil {
 		return nil, errors.Join(err, v.disk.Close())
 	}
+	v.at, v.state, v.split = prefix{number, found.generation}, found.state, found.split
 	return v, nil
 }
 
@@ -304,16 +315,18 @@ func (r *ViewReader) outcomes(from State) error {
 // staged adds the staged parts to the blocks, unless the named snapshot is from after the Split.
 func (r *ViewReader) staged(named State) error {
 	v := r.view
-	split, err := readSplit(v.disk, v.at)
-	if err != nil || split <= named.Index {
-		return err
+	if v.split <= named.Index {
+		return nil
 	}
-	return each(v.disk, v.at.kind(keyStaged), func(key, value []byte) (bool, error) {
+	item := func(key, value []byte) (bool, error) {
 		b := nextBlock(&r.last, blockStaged, stagedBytes+1+len(value))
 		*b = append(append(*b, key[prefixBytes:]...), byte(len(value)))
 		*b = append(*b, value...)
 		return true, nil
-	})
+	}
+	all := v.at.kind(keyStaged)
+	_, _ = item(full(all), binary.BigEndian.AppendUint64(nil, v.split))
+	return each(v.disk, all, item)
 }
 
 // nextBlock returns the last block of blocks. If that is of another kind or has no room for size

@@ -3,6 +3,7 @@ package counters
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/countd/countd/internal/wire"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 func setsOf(m raftfsm.Machine) (*members.Group, error) {
@@ -21,6 +23,25 @@ func setsOf(m raftfsm.Machine) (*members.Group, error) {
 		return nil, errors.New("the shard has no members")
 	}
 	return c.Members(), nil
+}
+
+// readSets calls read. It returns an ErrRoute if the sets on disk are those after a Split that the
+// replica has yet to replay, before the read or after it. If the replica has replayed the Split
+// meanwhile, its route has changed, and raftfsm.Answer refuses the read.
+func readSets(m raftfsm.Machine, read func(*members.Group) error) error {
+	sets, err := setsOf(m)
+	if err != nil {
+		return err
+	}
+	ahead := sets.SplitAfter(m.Applied())
+	if !ahead {
+		err = read(sets)
+		ahead = sets.SplitAfter(m.Applied())
+	}
+	if ahead {
+		return fmt.Errorf("%w: the members on disk are of a later route", codec.ErrRoute)
+	}
+	return err
 }
 
 // ContainsQuery reads for each id whether Member is in its set.
@@ -45,12 +66,9 @@ func (q *ContainsQuery) Split(*raftfsm.Read) { clear(q.In) }
 // Answer implements Query. A word is 1 if the member is in the set of the key, and otherwise 0.
 // Answer may always read the disk, because sets are only there.
 func (q *ContainsQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, _ bool, _ time.Time) error {
-	sets, err := setsOf(m)
-	if err != nil {
-		return err
-	}
 	in := make([]bool, len(p.Keys))
-	if err := sets.Contains(q.Member, q.Column, p.Keys, in); err != nil {
+	err := readSets(m, func(sets *members.Group) error { return sets.Contains(q.Member, q.Column, p.Keys, in) })
+	if err != nil {
 		return err
 	}
 	p.Resize(len(p.Keys))
@@ -101,12 +119,10 @@ func (q *MembersQuery) Limits(int) raftfsm.Limits { return limitsOfList(&q.Page)
 
 // Answer implements Query. It may always read the disk, because sets are only there.
 func (q *MembersQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, _ bool, _ time.Time) error {
-	sets, err := setsOf(m)
-	if err != nil {
+	return readSets(m, func(sets *members.Group) (err error) {
+		q.List, err = sets.Members(p.Keys[0], q.Column, q.Page)
 		return err
-	}
-	q.List, err = sets.Members(p.Keys[0], q.Column, q.Page)
-	return err
+	})
 }
 
 // AppendTo implements Query: column (1) | page.
@@ -170,13 +186,11 @@ func (q *RowsOfMemberQuery) Split(read *raftfsm.Read) {
 
 // Answer implements Query. It may always read the disk, because sets are only there.
 func (q *RowsOfMemberQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, _ bool, _ time.Time) error {
-	sets, err := setsOf(m)
-	if err != nil {
-		return err
-	}
 	of := &q.lists[p.Shard]
-	of.list, err = sets.Rows(p.Keys[0], q.Column, of.page)
-	return err
+	return readSets(m, func(sets *members.Group) (err error) {
+		of.list, err = sets.Rows(p.Keys[0], q.Column, of.page)
+		return err
+	})
 }
 
 // Join implements Query.

@@ -45,7 +45,7 @@ type setsReplica struct {
 // setsGroup is the number of a setsReplica's group in its store.
 const setsGroup = 3
 
-func (r *setsReplica) open(t *rapid.T) {
+func (r *setsReplica) open(t rapid.TB) {
 	var err error
 	r.store, err = members.Open(members.Config{Dir: "m", FS: r.fs, MemoryBytes: members.MemoryBytesMin, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { panic(err) }})
 	if err != nil {
@@ -65,7 +65,7 @@ func (r *setsReplica) open(t *rapid.T) {
 	r.index = r.stored
 }
 
-func (r *setsReplica) close(t *rapid.T) {
+func (r *setsReplica) close(t rapid.TB) {
 	r.fsm.Close()
 	if err := r.store.Close(); err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func (r *setsReplica) apply(t *rapid.T, w *setsWorld, to uint64) {
 	}
 }
 
-func (r *setsReplica) takeSnapshot(t *rapid.T) {
+func (r *setsReplica) takeSnapshot(t rapid.TB) {
 	r.snapshot, r.stored = codectest.Persisted(t, r.fsm), r.index
 	if err := r.fsm.Members().Trim(r.index); err != nil {
 		t.Fatal(err)
@@ -111,7 +111,7 @@ func (r *setsReplica) takeSnapshot(t *rapid.T) {
 }
 
 // receive installs the stored snapshot of another replica, in the way that raft does.
-func (r *setsReplica) receive(t *rapid.T, from *setsReplica) {
+func (r *setsReplica) receive(t rapid.TB, from *setsReplica) {
 	carried, err := CarryBlocks(bytes.NewReader(from.snapshot), nil, from.fsm.Members())
 	if err != nil {
 		t.Fatal(err)

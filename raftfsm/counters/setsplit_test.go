@@ -142,3 +142,66 @@ func TestSetsSplitThenApply(t *testing.T) {
 		}
 	})
 }
+
+// Until a replica has replayed a Split, its sets lack the members of other parts. So it refuses reads of
+// sets, whether it restarts from a snapshot from before the Split or receives one.
+func TestReadsOfSetsBeforeAReplay(t *testing.T) {
+	a, b := &setsReplica{fs: vfs.NewMem()}, &setsReplica{fs: vfs.NewMem()}
+	for _, r := range []*setsReplica{a, b} {
+		r.open(t)
+		defer func() { r.close(t) }()
+	}
+	entry := func(m *Machine, ops ...engine.Op) {
+		t.Helper()
+		var w raftfsm.RequestWriter
+		w.Reset(nil, m.Route(), &dedup.RequestID{})
+		for i := range ops {
+			Ops(ops).AppendTo(&w, ops[i].ID, i)
+		}
+		data := append(dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 2), time.UnixMilli(20_000*(24*time.Hour).Milliseconds()), testLimits), w.Section()...)
+		if _, ok := m.Apply(codectest.Next(m, codec.AppendChecksum(data))).(*raftfsm.Result); !ok {
+			t.Fatal(m.Stuck())
+		}
+	}
+	read := func(m *Machine, route codec.Route, want error) {
+		t.Helper()
+		page := members.Page{Limit: 10}
+		for _, q := range []raftfsm.Query{
+			&ContainsQuery{Member: 7, In: make([]bool, 1)}, &MembersQuery{Page: page}, &RowsOfMemberQuery{Member: 7, Page: page, lists: []memberRows{{page: page}}},
+		} {
+			p := &raftfsm.Part{Route: route, Keys: []uint64{1}}
+			if _, rows := q.(*RowsOfMemberQuery); rows {
+				p.Keys[0] = 7
+			}
+			if err := raftfsm.Answer(q, m, p, true, soon()); !errors.Is(err, want) {
+				t.Errorf("%T of %s: %v, want %v", q, route, err, want)
+			}
+		}
+	}
+	entry(a.fsm, engine.Join(0, 0, 7), engine.Join(1, 0, 7))
+	a.index = a.fsm.Applied()
+	a.takeSnapshot(t)
+	s := splitOf(a.fsm, codec.Whole, 3)
+	split := func(m *Machine) {
+		t.Helper()
+		if err := m.Split(s, []raftfsm.Machine{New(raftfsm.Places{}), New(raftfsm.Places{})}); err != nil {
+			t.Fatal(err)
+		}
+		entry(m) // the entry that splits
+	}
+	read(a.fsm, codec.Whole, nil)
+	split(a.fsm)
+	read(a.fsm, codec.Whole, codec.ErrRoute)
+	read(a.fsm, s.Parts[0].Route, nil)
+
+	a.close(t)
+	a.open(t)
+	read(a.fsm, codec.Whole, codec.ErrRoute)
+	b.receive(t, a)
+	read(b.fsm, codec.Whole, codec.ErrRoute)
+	for _, r := range []*setsReplica{a, b} {
+		split(r.fsm)
+		read(r.fsm, codec.Whole, codec.ErrRoute)
+		read(r.fsm, s.Parts[0].Route, nil)
+	}
+}
