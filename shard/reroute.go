@@ -84,7 +84,7 @@ func (ps *parts) separate(w *Write) {
 		if !ps.crosses(w, whole) {
 			continue
 		}
-		apart := part{settled: true}
+		apart := part{settled: true, unknown: w.ID.Exists()} // an earlier call may have been applied before the split
 		for s := ps.base; s < len(ps.byShard); s++ {
 			if p := &ps.byShard[s]; !p.settled {
 				p.ops = slices.DeleteFunc(p.ops, func(i int) bool {
