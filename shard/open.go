@@ -61,7 +61,7 @@ func Open(cfg Config) (*Node, error) {
 	if n.calls, err = rpc.NewCalls(rpc.CallsConfig{Mux: n.mux, Lookup: n.addrOf, Cut: n.cut, Logger: cfg.Logger}); err != nil {
 		return nil, errors.Join(err, n.mux.Close())
 	}
-	n.router = router{registry: &n.registry, node: cfg.NodeKey, catalog: n.catalog, calls: n.calls, alive: cfg.Alive, draining: &n.draining, clusterHash: clusterHashOf(id), catchUp: n.CatchUp}
+	n.router = router{registry: &n.registry, node: cfg.NodeKey, catalog: n.catalog, calls: n.calls, alive: cfg.Alive, draining: &n.draining, clusterHash: clusterHashOf(id)}
 	n.tiering.Connect(n.calls, n.mux.Limited())
 	n.votersDisks = tiering.VotersDisks{Headroom: &n.headroom, Calls: n.calls, Self: cfg.NodeKey, Replicas: n.registry.votersFull, Stopping: n.stopping}
 	if err := program.MkdirAll(cfg.Dir, 0o700); err != nil {
@@ -102,6 +102,7 @@ func Open(cfg Config) (*Node, error) {
 		Handlers: cfg.Handlers, Place: cfg.Place, Alive: cfg.Alive,
 		DiskError: n.headroom.DiskError, Follow: n.follow, Draining: &n.draining,
 	})
+	n.router.newest = n.catalogClient.CatchUpView
 	n.maintenance = leadership.NewMaintenance(leadership.MaintenanceConfig{
 		Catalog: n.catalogClient, Self: n.record(), Builtin: builtinKeyspaces(cfg.Shards), NodesWanted: cfg.NodesWanted, VotersWanted: cfg.VotersWanted, Stopping: n.stopping, Logger: cfg.Logger,
 	})

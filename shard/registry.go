@@ -114,6 +114,11 @@ type keyspaceShards struct {
 	all   []*shardReplica // route.Shards of them; nil for a part that this node's catalog does not have yet
 }
 
+// split returns the shards after a parent has split.
+func (k *keyspaceShards) split(parent int) *keyspaceShards {
+	return &keyspaceShards{route: k.route.Split(parent), all: k.all}
+}
+
 // publish replaces the shards of all keyspaces. Parents that have split stay split.
 func (s *registry) publish(groups *groupTable) {
 	s.routes.Lock()
@@ -147,7 +152,7 @@ func (s *registry) noteSplit(first uint32, parent int, modulus uint32) bool {
 			}
 		}
 		table.byFirst = maps.Clone(table.byFirst)
-		table.byFirst[first] = &keyspaceShards{route: was.route.Split(parent), all: was.all}
+		table.byFirst[first] = was.split(parent)
 		s.groups.Store(&table)
 	}
 	return true

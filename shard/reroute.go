@@ -28,11 +28,12 @@ func (p *part) noteSplit(err error, divisible bool) {
 
 // reroute puts the ops of parts whose shards have split into new parts, by the present route. The new
 // parts have the ops under their numbers, and inherit that the outcome of a try is unknown. reroute
-// returns false if this node does not know the new route yet.
+// returns false if this node does not know the new route yet. It does not wait for the catalog, because
+// other parts may wait for another try.
 func (wr *writer) reroute(ps *parts, w *Write) bool {
 	for s := range ps.byShard {
 		if p := &ps.byShard[s]; p.modulus > 0 {
-			if !wr.learnSplit(ps.spaces[p.space].ks, int(p.route.Residue), p.modulus, w.Deadline) {
+			if !wr.registry.noteSplit(ps.spaces[p.space].ks.FirstGroup, int(p.route.Residue), p.modulus) {
 				return false
 			}
 			p.modulus = 0

@@ -44,7 +44,7 @@ type growingKeyspace struct {
 	machines  map[uint32]raftfsm.Machine
 	replicas  []*shardReplica
 	committed bool // the catalog has the children
-	behind    int  // how often the next questions to the catalog fail
+	behind    int  // how many calls this node's catalog does not have them
 	late      []func()
 	calls     []*growingCall
 }
@@ -74,7 +74,7 @@ func newGrowingKeyspace(t *testing.T, n *Node, seed uint64) *growingKeyspace {
 		ks: &Keyspace{Name: "g", Kind: kinds.Counters, Shards: growingParents, FirstGroup: growingFirst, Divisor: growingParents, Columns: []string{"a"}},
 	}
 	router := *n.writer.router
-	router.registry, router.catchUp = &registry{}, w.catchUp
+	router.registry = &registry{}
 	w.wr = n.writer
 	w.wr.router, w.wr.asking = &router, &rpc.Questions{}
 	for s := range growingParents * growingFactor {
@@ -100,19 +100,12 @@ func newGrowingKeyspace(t *testing.T, n *Node, seed uint64) *growingKeyspace {
 	return w
 }
 
-// catchUp is Node.CatchUp.
-func (w *growingKeyspace) catchUp(context.Context) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.behind > 0 {
-		w.behind--
-		return errs.ErrNoQuorum
-	}
-	if w.committed {
+// follow is replicas.follow. The catalog of this node is behind for some calls.
+func (w *growingKeyspace) follow() {
+	if w.behind--; w.committed && w.behind < 0 {
 		route := raftfsm.NewRoute(growingParents, growingParents*growingFactor, false).Growing(slices.Repeat([]uint32{growingParents}, growingParents))
 		w.wr.registry.publish(&groupTable{byFirst: map[uint32]*keyspaceShards{growingFirst: {route: route, all: w.replicas}}})
 	}
-	return nil
 }
 
 // split splits a parent, unless it has split.
@@ -183,6 +176,7 @@ func (w *growingKeyspace) apply(g *shardReplica, f *propose.ForwardedPart, call 
 func (w *growingKeyspace) send(g *shardReplica, parts []*propose.ForwardedPart) ([]*propose.Proposal, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.follow()
 	call := w.calls[len(w.calls)-1]
 	var answer []byte
 	for _, f := range parts {

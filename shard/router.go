@@ -25,7 +25,7 @@ type router struct {
 	alive       func(node string) bool // Config.Alive; may be nil
 	draining    *atomic.Bool
 	clusterHash uint32                          // from clusterHashOf; used in tokens and in the numbers of sources
-	catchUp     func(ctx context.Context) error // Node.CatchUp
+	newest      func(ctx context.Context) error // leadership.CatalogClient.CatchUpView
 }
 
 // clusterHashOf returns the hash of a cluster's id for tokens and numbers of sources.
@@ -45,29 +45,54 @@ func (t *router) shardsOf(ks *Keyspace) (*keyspaceShards, error) {
 	return shards, nil
 }
 
-// shardsToRead returns the keyspace's shards and route for a read. It returns an error if the read's
-// token is from another cluster.
+// shardsToRead returns the keyspace's shards and route for a read. If the read's token has a part of a
+// shard, that shard has split, and the route is by its parts. A client may forge a token, so
+// shardsToRead does not publish that route.
 func (t *router) shardsToRead(ks *Keyspace, opt *ReadOptions) (*keyspaceShards, error) {
-	shards, err := t.shardsOf(ks)
-	if err != nil {
-		return nil, err
-	}
 	if len(opt.Token.At) > 0 && opt.Token.Cluster != t.clusterHash {
 		return nil, fmt.Errorf("%w: it is of another cluster", errs.ErrBadToken)
 	}
-	return shards, nil
+	for _, at := range opt.Token.At {
+		if err := t.awaitGroup(at.Group, opt.Deadline); err != nil {
+			return nil, err
+		}
+	}
+	shards, err := t.shardsOf(ks)
+	for i := 0; err == nil && i < len(opt.Token.At); i++ {
+		g := t.registry.shardOf(opt.Token.At[i].Group)
+		if g == nil || g.shard >= len(shards.all) || g != shards.all[g.shard] {
+			continue
+		}
+		if parent := shards.route.Parent(g.shard); parent != g.shard {
+			shards = shards.split(parent)
+		}
+	}
+	return shards, err
 }
 
-// learnSplit makes the keyspace's route send the ids of a parent to its parts, because a replica of the
-// parent has the modulus. If the local catalog does not have the parts, learnSplit catches up with the
-// catalog, for at most half of the time until the deadline. If that fails, it returns false.
-func (t *router) learnSplit(ks *Keyspace, parent int, modulus uint32, deadline time.Time) bool {
-	if t.registry.noteSplit(ks.FirstGroup, parent, modulus) {
-		return true
+// awaitGroup waits until this node knows a group of a token. To do that it asks the catalog's leader,
+// as all reads that wait at this time do together, but never for a group that was dropped. A group that
+// never was has no writes to wait for.
+func (t *router) awaitGroup(group uint32, deadline time.Time) error {
+	known := func() error {
+		if group == catalogGroup || t.registry.shardOf(group) != nil || t.catalog.View().Dropped(group) {
+			return nil
+		}
+		return errs.ErrBehind
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Until(deadline)/2)
+	if known() == nil {
+		return nil
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
-	return t.catchUp(ctx) == nil && t.registry.noteSplit(ks.FirstGroup, parent, modulus)
+	err := t.newest(ctx)
+	if err == nil && group < t.catalog.View().NextGroup {
+		err = errs.WaitFor(ctx, known)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: group %d of the token is not known here: %w", errs.ErrNoQuorum, group, err)
+	}
+	return nil
 }
 
 // orUnknown does what orDropped does, for a call to one keyspace. It also returns an

@@ -16,12 +16,22 @@ import (
 // this node does not know the name of a keyspace, because another node may have just created that
 // keyspace. Concurrent calls share one question to the catalog's leader. If no node proves its
 // leadership until ctx ends, CatchUp returns ErrNoLeader or errs.ErrNoQuorum.
-func (c *CatalogClient) CatchUp(ctx context.Context) error {
+func (c *CatalogClient) CatchUp(ctx context.Context) error { return c.catchUp(ctx, c.know) }
+
+// CatchUpView is CatchUp for the catalog alone. It takes no lock and opens no replica, so ctx bounds it.
+func (c *CatalogClient) CatchUpView(ctx context.Context) error {
+	return c.catchUp(ctx, func(ctx context.Context, index uint64) (rpc.None, error) {
+		return rpc.None{}, c.awaitCatalog(ctx, index, errs.ErrBehind)
+	})
+}
+
+// catchUp calls know with an index of the catalog's log that covers every acknowledged change.
+func (c *CatalogClient) catchUp(ctx context.Context, know func(context.Context, uint64) (rpc.None, error)) error {
 	var err error
 	asked := errs.RetryUntil(ctx, func() bool {
 		var index uint64
 		if index, err = c.cfg.Fresh.Confirm(ctx); err == nil {
-			_, err = c.know(ctx, index)
+			_, err = know(ctx, index)
 		}
 		return err == nil || errors.Is(err, errs.ErrDraining)
 	})
