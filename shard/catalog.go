@@ -154,7 +154,9 @@ func (n *Node) served(ctx context.Context, name string, index uint64) (*Keyspace
 			return err
 		}
 		for _, g := range shards.all {
-			if r := g.replica.Load(); r != nil {
+			if g == nil {
+				continue
+			} else if r := g.replica.Load(); r != nil {
 				err = errors.Join(err, r.group.Follows())
 			}
 		}

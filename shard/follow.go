@@ -42,12 +42,14 @@ func (n *replicas) follow() error {
 			shards.all = append(shards.all, n.newShardReplica(known, s, k.FirstRoute(s)))
 		}
 		groups.byFirst[k.FirstGroup()] = shards
-		groups.all = append(groups.all, shards.all...)
+		for _, g := range shards.all {
+			if g != nil {
+				groups.all = append(groups.all, g)
+				groups.byNumber[g.number] = g
+			}
+		}
 		keyspaces.byName[k.Name] = known
 		keyspaces.sorted = append(keyspaces.sorted, known)
-	}
-	for _, g := range groups.all {
-		groups.byNumber[g.number] = g
 	}
 	for _, g := range slices.Concat(before.all, before.dropped) {
 		if view.Dropped(g.number) && !g.removed.Load() {

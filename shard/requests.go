@@ -46,7 +46,7 @@ func (n *Node) Read(ks *Keyspace, q raftfsm.Query, ids []uint64, opt *ReadOption
 // still be too far behind to answer a read.
 func (n *Node) Holds(ks *Keyspace) bool {
 	shards := n.registry.groups.Load().byFirst[ks.FirstGroup]
-	return shards != nil && !slices.ContainsFunc(shards.all, func(g *shardReplica) bool { return g.replica.Load() == nil })
+	return shards != nil && !slices.ContainsFunc(shards.all, func(g *shardReplica) bool { return g != nil && g.replica.Load() == nil })
 }
 
 // Change sends a command to the catalog's leader; see leadership.CatalogClient.Change.
