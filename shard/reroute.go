@@ -30,7 +30,7 @@ func (p *part) noteSplit(err error, divisible bool) {
 // parts have the ops under their numbers, and inherit that the outcome of a try is unknown. reroute
 // returns false if this node does not know the new route yet. It does not wait for the catalog, because
 // other parts may wait for another try.
-func (wr *writer) reroute(ps *parts, w *Write) bool {
+func (wr *writer) reroute(ps *parts, w *Write, judging bool) bool {
 	for s := range ps.byShard {
 		if p := &ps.byShard[s]; p.modulus > 0 {
 			if !wr.registry.noteSplit(ps.spaces[p.space].ks.FirstGroup, int(p.route.Residue), p.modulus) {
@@ -55,10 +55,20 @@ func (wr *writer) reroute(ps *parts, w *Write) bool {
 	err := wr.admit(ps, w)
 	ps.encode(w)
 	for s := ps.base; s < len(ps.byShard); s++ {
-		if p := &ps.byShard[s]; p.used && err != nil {
-			p.err, p.settled = p.fate(err), true
-		} else if p.used {
-			p.reserveAgain(w)
+		p := &ps.byShard[s]
+		if !p.used {
+			continue
+		}
+		refused := err
+		if refused == nil {
+			refused = p.reserve(w)
+		}
+		if refused == nil {
+			continue
+		}
+		p.err, p.settled = p.fate(refused), true
+		if judging && !ps.byShard[ps.judge].unknown { // nothing is applied yet, so the whole write is refused
+			ps.byShard[ps.judge].err, ps.byShard[ps.judge].settled = refused, true
 		}
 	}
 	return true
@@ -73,7 +83,7 @@ func (ps *parts) move(w *Write, s int) {
 	}
 	if was.judges {
 		p := ps.findJudge(w)
-		p.unknown, p.err = was.unknown, was.err
+		p.unknown, p.err, ps.moved = was.unknown, was.err, true
 	}
 	was.used, was.judges, was.ops = false, false, nil
 }
@@ -91,7 +101,7 @@ func (ps *parts) separate(w *Write) {
 				p.ops = slices.DeleteFunc(p.ops, func(i int) bool {
 					is := i >= whole[0] && i < whole[1]
 					if is {
-						apart.ops, apart.unknown = append(apart.ops, i), apart.unknown || p.unknown
+						apart.ops = append(apart.ops, i)
 					}
 					return is
 				})

@@ -100,6 +100,7 @@ type parts struct {
 	byShard []part
 	base    int               // index of the part of the first present shard
 	judge   int               // index of the part that judges the key
+	moved   bool              // the judging part was routed anew
 	check   tiering.Admission // reused for one part after the other
 	judged  dedup.RequestID   // identity of all parts except that of the judging shard
 	spaces  []partSpace
@@ -118,6 +119,10 @@ var partsPool = sync.Pool{New: func() any {
 	t.Stop()
 	return &parts{timer: t}
 }}
+
+// partsPooledMax bounds the memory of a write for reuse, to about 150 kB. A write that meets many splits
+// has many layouts.
+const partsPooledMax = 16 * ShardsMax
 
 // sectionSizeHint estimates the size of a section with one op of one cell. Each further op adds
 // about a quarter of that.
@@ -231,14 +236,15 @@ func (wr *writer) ask(ps *parts, w *Write) error {
 }
 
 // carry copies the use of the key that the judging shard accepted into the parts for the other
-// shards. If that shard has split, the use has names, which make the parts longer than what was
-// reserved. Then a full queue refuses a part, and a repeat of the write completes it.
+// shards. If that shard has split, carry writes these parts anew: their judge may have another name
+// than before, and more names make them longer than what was reserved. Then a full queue refuses a
+// part, and a repeat of the write completes it.
 func (ps *parts) carry(w *Write, use dedup.Use) {
 	ps.judged = w.ID.JudgedBy(ps.byShard[ps.judge].group.number, use)
 	for s := range ps.byShard {
 		switch p := &ps.byShard[s]; {
 		case !p.open(false):
-		case use.Names[0] == 0:
+		case use.Names[0] == 0 && !ps.moved: // only the use is missing
 			p.writer.SetUse(use)
 		default:
 			p.cancel()
@@ -290,7 +296,7 @@ func (wr *writer) settle(ps *parts, w *Write, judging bool) {
 		if !again || time.Until(w.Deadline) < pause+lastTryMin {
 			return
 		}
-		if !split || !wr.reroute(ps, w) {
+		if !split || !wr.reroute(ps, w, judging) {
 			time.Sleep(pause)
 		}
 		for s := range ps.byShard {
@@ -354,9 +360,11 @@ func (ps *parts) release() {
 	}
 	clear(ps.spaces)
 	ps.byShard, ps.spaces = ps.byShard[:0], ps.spaces[:0]
-	ps.judged = dedup.RequestID{}
+	ps.judged, ps.moved = dedup.RequestID{}, false
 	ps.check.End()
-	partsPool.Put(ps)
+	if cap(ps.byShard) <= partsPooledMax {
+		partsPool.Put(ps)
+	}
 }
 
 // split puts each op into the part of its shard, and finds the judging part. It returns the error of
