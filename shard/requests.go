@@ -20,7 +20,13 @@ import (
 // of each op. If the write has only one keyspace and that was dropped, Write returns
 // ErrUnknownKeyspace, even if shards have answered otherwise.
 func (n *Node) Write(ks *Keyspace, w *Write) error {
-	err := n.writer.apply(ks, w)
+	var err error
+	if slices.ContainsFunc(w.Whole, w.severalIDs) {
+		err = n.catalogClient.MarkExec(ks.Name, ks.FirstGroup, w.Deadline)
+	}
+	if err == nil {
+		err = n.writer.apply(ks, w)
+	}
 	if err == nil && !w.Repeated {
 		n.opsWritten.Add(uint64(w.len()))
 	}

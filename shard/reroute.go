@@ -114,6 +114,16 @@ func (ps *parts) separate(w *Write) {
 	}
 }
 
+// severalIDs reports whether the ops of a range are on several ids.
+func (w *Write) severalIDs(whole [2]int) bool {
+	for i := whole[0] + 1; i < whole[1]; i++ {
+		if w.Ops.ID(i) != w.Ops.ID(whole[0]) {
+			return true
+		}
+	}
+	return false
+}
+
 // crosses reports whether ops that must be applied together are on several shards.
 func (ps *parts) crosses(w *Write, whole [2]int) bool {
 	for i := whole[0] + 1; i < whole[1]; i++ {

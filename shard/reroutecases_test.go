@@ -11,6 +11,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
@@ -287,5 +288,43 @@ func TestListsOfAnAnswerAfterASplit(t *testing.T) {
 				t.Errorf("%s: a repeat: duplicate %v, cuts %v, overflows %v, unknown %v, want %v", name, q.Duplicate, q.Cuts, q.Overflows, q.Unknown, c.unknown)
 			}
 		}
+	}
+}
+
+// Before the first EXEC of several ids, the node marks the keyspace in the catalog, if the cluster
+// version has growth.
+func TestExecMarksItsKeyspace(t *testing.T) {
+	t.Parallel()
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
+	ks := n.Keyspace("posts")
+	exec := func(ids ...uint64) (marked bool) {
+		w := &Write{Deadline: soon(), Whole: [][2]int{{0, len(ids)}}}
+		for _, id := range ids {
+			w.Ops = append(rowOps(w), addTo(id, 0, 1))
+		}
+		mustDo(t, n.Write(ks, w))
+		return n.Catalog().Keyspaces[ks.Name].Exec
+	}
+	if exec(1, 2) {
+		t.Error("marked in cluster version 1")
+	}
+	eventually(t, "the cluster has version 2", func() bool { // the node puts its own version back
+		node := n.record()
+		node.VersionMax = 2
+		_, err := n.Change(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: node}})
+		mustDo(t, err)
+		_, err = n.Change(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: 2}})
+		mustDo(t, err)
+		return n.Catalog().TakesGrowth()
+	})
+	if exec(1, 1) {
+		t.Error("an EXEC of one id has marked its keyspace")
+	}
+	if !exec(1, 2) {
+		t.Error("an EXEC of several ids has not marked its keyspace")
+	}
+	applied := n.Catalog().Applied
+	if exec(3, 4); n.Catalog().Applied != applied {
+		t.Error("a second EXEC has changed the catalog")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
@@ -172,6 +173,21 @@ func (c *CatalogClient) place(shards int) [][]string {
 		return slices.Repeat([][]string{{c.cfg.Key}}, shards)
 	}
 	return c.cfg.Place(c.cfg.Catalog.View(), shards)
+}
+
+// MarkExec marks a keyspace before an EXEC of several ids, unless it is marked already. In a cluster
+// version without growth it does nothing. Its errors promise only that the caller has not written yet.
+func (c *CatalogClient) MarkExec(keyspace string, first uint32, deadline time.Time) error {
+	if view := c.cfg.Catalog.View(); !view.TakesGrowth() || view.Keyspaces[keyspace].Exec {
+		return nil
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	err := c.MustChange(ctx, &catalog.Command{MarkExec: &catalog.MarkExecEntry{Keyspace: keyspace, FirstGroup: first}})
+	if err != nil {
+		return fmt.Errorf("%w: keyspace %s is not marked for EXEC: %v", errs.ErrNoLeader, keyspace, err.Error())
+	}
+	return nil
 }
 
 // MustChange calls Change. It returns ErrRefused if the catalog refused the command.
