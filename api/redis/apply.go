@@ -221,7 +221,9 @@ func (t *table) wrote(w *shard.Write) {
 	token := w.Token
 	if len(w.Spaces) > 0 {
 		token.At = slices.DeleteFunc(slices.Clone(token.At), func(at shard.GroupIndex) bool {
-			return !slices.Contains(t.ks.Groups, at.Group) // groups of another keyspace
+			return slices.ContainsFunc(w.Spaces, func(ks *shard.Keyspace) bool { // t.ks.Groups lacks new parts of a shard
+				return !ks.Same(t.ks) && slices.Contains(ks.Groups, at.Group)
+			})
 		})
 	}
 	t.written.add(&token)

@@ -36,3 +36,14 @@ func TestWrittenKeepsTheNewest(t *testing.T) {
 		t.Errorf("the token of another cluster: %v", *sum)
 	}
 }
+
+// A connection reads a keyspace with the token of its writes to it, also of writes to a part of a shard
+// that the node's list of groups lacks.
+func TestWroteKeepsTheGroupsOfItsKeyspace(t *testing.T) {
+	judge := &shard.Keyspace{Name: "judge", FirstGroup: 9, Groups: []uint32{9, 10}}
+	own := &table{ks: &shard.Keyspace{Name: "own", FirstGroup: 1, Groups: []uint32{1, 2}}, written: &written{}}
+	own.wrote(&shard.Write{Spaces: []*shard.Keyspace{judge, own.ks}, Token: shard.Token{At: []shard.GroupIndex{{Group: 9, Index: 1}, {Group: 2, Index: 3}, {Group: 50, Index: 4}}}})
+	if got := own.written.token.Load().At; !slices.Equal(got, []shard.GroupIndex{{Group: 2, Index: 3}, {Group: 50, Index: 4}}) {
+		t.Errorf("kept %v", got)
+	}
+}
