@@ -13,6 +13,9 @@ func TestLoadLargePages(t *testing.T) {
 	for name, idOf := range idShapes {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if testing.Short() && name != "weibo nearly ordered" {
+				t.Skip("another shape of ids is run in short")
+			}
 			r := rand.New(rand.NewPCG(uint64(len(name)), 32))
 			all := pageOfShape(r, 5*rowsMax, 6, idOf, func(r *rand.Rand) int64 {
 				if r.IntN(100) == 0 {

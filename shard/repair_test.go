@@ -180,6 +180,9 @@ func TestFlippedBitIsRepaired(t *testing.T) {
 
 // A node that cannot list its generations on disk starts nevertheless.
 func TestFlippedListIsOutlived(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it makes 10,000 rows cold")
+	}
 	t.Parallel()
 	all := coldCluster(t)
 	m := all[1]
@@ -238,6 +241,9 @@ func TestDamagedLeaderIsRepaired(t *testing.T) {
 // A leader that cannot read the sets of a snapshot for a follower hands the group over and is repaired.
 // The follower gets a snapshot of another replica.
 func TestDamagedSnapshotOfALeaderIsRepaired(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it makes 10,000 rows cold, and waits for a copy")
+	}
 	t.Parallel()
 	// A busy machine may make another node the leader, which sends its entries.
 	eventually(t, "the leader sends a snapshot", func() bool { return damagedSnapshotIsSent(t) })

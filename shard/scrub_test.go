@@ -70,6 +70,9 @@ func openDamagedNode(t *testing.T) *Node {
 
 // A damaged block keeps its own neighbours from being written anew, and no others.
 func TestDamageStopsOnlyItsNeighbours(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it makes 10,000 rows cold")
+	}
 	t.Parallel()
 	n := openDamagedNode(t)
 	ks := n.Keyspace("posts")

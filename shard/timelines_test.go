@@ -144,6 +144,7 @@ func TestAnyNodeAnswersTimelines(t *testing.T) {
 
 // A shard that cannot be read is named, and the page has the posts of the others.
 func TestTimelineNamesUnreadableShards(t *testing.T) {
+	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{kinds.KeyspaceUsers: 3})
 	for author := range uint64(6) {
 		mustPublish(t, n, author, 10+author)

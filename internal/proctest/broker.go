@@ -2,11 +2,13 @@ package proctest
 
 import (
 	"cmp"
+	"fmt"
 	"net"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -42,24 +44,32 @@ func StartKafka(t testing.TB) *Server {
 	return Serve(t, addr, path, port, t.TempDir(), strconv.Itoa(KafkaPartitions))
 }
 
-// StartNATS builds nats-server, and runs it with JetStream on disk and the given arguments.
-func StartNATS(t testing.TB, args ...string) *Server {
-	t.Helper()
-	list := exec.Command("go", "list", "-m", "-f", "{{.Dir}}")
-	root, err := list.Output()
+// natsServer builds nats-server, and returns the paths of its module and of the program.
+var natsServer = sync.OnceValues(func() (paths [2]string, err error) {
+	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
-		t.Fatalf("cannot find the module: %v", err)
+		return paths, fmt.Errorf("cannot find the module: %w", err)
 	}
+	paths[0] = filepath.Join(strings.TrimSpace(string(root)), "internal", "testbroker", "nats")
 	build := exec.Command("go", "tool", "-n", "nats-server")
-	build.Dir = filepath.Join(strings.TrimSpace(string(root)), "internal", "testbroker", "nats")
-	Note(t, build.Dir)
+	build.Dir = paths[0]
 	path, err := build.Output()
 	if err != nil {
-		t.Fatalf("cannot build nats-server: %v", err)
+		return paths, fmt.Errorf("cannot build nats-server: %w", err)
 	}
+	paths[1] = strings.TrimSpace(string(path))
+	return paths, nil
+})
+
+// StartNATS runs nats-server with JetStream on disk and the given arguments.
+func StartNATS(t testing.TB, args ...string) *Server {
+	t.Helper()
+	paths, err := natsServer()
+	must.Do(t, err)
+	Note(t, paths[0])
 	addr := FreePorts(t, 1)[0]
 	host, port, _ := net.SplitHostPort(addr)
-	return Serve(t, addr, strings.TrimSpace(string(path)), append([]string{"-a", host, "-p", port, "-js", "-sd", t.TempDir()}, args...)...)
+	return Serve(t, addr, paths[1], append([]string{"-a", host, "-p", port, "-js", "-sd", t.TempDir()}, args...)...)
 }
 
 // Serve runs a program until the test ends. It returns once the program accepts connections at addr.

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -23,9 +24,19 @@ type database struct {
 	conn *pgx.Conn
 }
 
-func newDatabase(t *testing.T) *database {
+var template proctest.PostgresTemplate
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	template.Remove()
+	os.Exit(code)
+}
+
+func newDatabase(t *testing.T) *database { return newDatabaseOf(t, &template) }
+
+func newDatabaseOf(t *testing.T, template *proctest.PostgresTemplate) *database {
 	t.Helper()
-	db := &database{Server: proctest.StartPostgres(t)}
+	db := &database{Server: proctest.StartPostgres(t, template)}
 	db.exec(t, "CREATE TABLE likes (id bigserial PRIMARY KEY, post_id bigint, weight int, note text)")
 	db.exec(t, "ALTER TABLE likes REPLICA IDENTITY FULL")
 	db.exec(t, "CREATE PUBLICATION countd FOR TABLE likes")
@@ -432,6 +443,9 @@ func testPublication(t *testing.T, db *database) {
 // TestRegrown: a database was restored to an earlier state, for example from a copy of its disk,
 // and has written another log since.
 func TestRegrown(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it restarts a server several times")
+	}
 	t.Parallel()
 	db := newDatabase(t)
 	data, copied := filepath.Join(db.Dir(), "data"), filepath.Join(db.Dir(), "copy")
@@ -449,6 +463,9 @@ func TestRegrown(t *testing.T) {
 // Then it sends messages that are already counted. The source does not stall, and counts each
 // message once.
 func TestCrashKeepsMarks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it restarts a server several times")
+	}
 	t.Parallel()
 	db := newDatabase(t)
 	q := db.queue(t, "countd", "countd", table)

@@ -109,6 +109,7 @@ func changeFile(path string, change func([]byte) []byte) error {
 // TestAdminVerifyFindsADifference changes one increment in the log of a stopped node and corrects
 // the checksum, so that only verify can find the change.
 func TestAdminVerifyFindsADifference(t *testing.T) {
+	long(t)
 	beside(t)
 	c := newCluster(t, proctest.Options{LogStore: "boltdb"})
 	at, other := c.Nodes()[0], c.Nodes()[2]

@@ -211,6 +211,7 @@ func removesNode(t *testing.T, c *proctest.Cluster, at, gone *proctest.Member) {
 // TestAdminGroups hands groups over and moves their replicas, under load, and
 // compares them.
 func TestAdminGroups(t *testing.T) {
+	long(t)
 	beside(t)
 	c := newCluster(t, proctest.Options{Nodes: 4})
 	l := startLoad(t, c)

@@ -18,6 +18,7 @@ import (
 // TestUsersByCountctl makes, changes and deletes users and tokens as an operator does: each command
 // prints its effect, refuses a meaningless change with a reason, and takes effect at once.
 func TestUsersByCountctl(t *testing.T) {
+	long(t)
 	t.Parallel()
 	c := startClosed(t)
 	for _, step := range []struct {

@@ -85,6 +85,7 @@ func stopsSlowly(t *testing.T, n *proctest.Member) {
 
 // TestClusterAllKilled kills all nodes at once, during writes, and starts them again.
 func TestClusterAllKilled(t *testing.T) {
+	long(t)
 	beside(t)
 	rounds := short(1, 5)
 	for _, store := range stores("shared") {

@@ -182,6 +182,7 @@ func groupBytes(t *testing.T, dir string, first uint32, shards int) (bytes int64
 // TestDropColumn drops a column with countctl. It restores backups from before and after the drop,
 // which number the columns differently.
 func TestDropColumn(t *testing.T) {
+	long(t)
 	beside(t)
 	n := proctest.NewNode(t, bin, t.TempDir())
 	n.StartReady()

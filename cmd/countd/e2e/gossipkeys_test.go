@@ -15,6 +15,7 @@ import (
 // restarts. A node ignores a key file that skips a step of the rotation. A restarted node uses the
 // new key, and no log contains a key.
 func TestGossipKeysRotate(t *testing.T) {
+	long(t)
 	beside(t)
 	const one, two = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=", "AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI="
 	file := filepath.Join(t.TempDir(), "keys")

@@ -91,9 +91,9 @@ func onOwnCPU(t *testing.T, cpu int, f func()) {
 // count from the time of sending. While all connections wait for answers, the client cannot send
 // requests that are due. The report counts them as not sent.
 func TestOverload(t *testing.T) {
-	long := *overloadFor > 0
+	long(t)
 	duration, peakFor, connections, batches := 2*time.Second, time.Second/2, 128, []int{100}
-	if long {
+	if *overloadFor > 0 {
 		duration, peakFor, connections, batches = *overloadFor, max(*overloadFor/6, time.Second), 1024, []int{1, 100, 1000}
 	}
 	table := []string{

@@ -153,7 +153,7 @@ type appDatabase struct{ addr string }
 
 func startAppDatabase(t *testing.T) *appDatabase {
 	t.Helper()
-	db := &appDatabase{proctest.StartPostgres(t).Addr}
+	db := &appDatabase{proctest.StartPostgres(t, nil).Addr}
 	conn, err := pgx.Connect(t.Context(), "postgres://postgres@"+db.addr+"/postgres?sslmode=disable")
 	if err != nil {
 		t.Fatal(err)

@@ -155,7 +155,7 @@ func startNATSQueue(t testing.TB) *queue {
 // startPostgresQueues starts one server with two queues. One is an outbox, whose messages are also
 // stored in a table. The other is the changes of another table.
 func startPostgresQueues(t testing.TB) []*queue {
-	server := proctest.StartPostgres(t)
+	server := proctest.StartPostgres(t, nil)
 	dsn := "postgres://postgres@" + server.Addr + "/postgres?sslmode=disable"
 	do := func(ctx context.Context, f func(*pgx.Conn) error) error {
 		conn, err := pgx.Connect(ctx, dsn)

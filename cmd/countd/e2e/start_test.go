@@ -241,6 +241,7 @@ func slowRequest(t *testing.T, n *proctest.Node) {
 }
 
 func TestStopIsBoundedAndKeepsWhatWasAcknowledged(t *testing.T) {
+	long(t)
 	t.Parallel()
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(s.String(), func(t *testing.T) {

@@ -242,6 +242,7 @@ func TestPostOfAStar(t *testing.T) {
 
 // TestCountctlTimelines runs every command of outboxes, timelines and groups.
 func TestCountctlTimelines(t *testing.T) {
+	long(t)
 	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir())
 	n.StartReady()

@@ -139,6 +139,7 @@ func lostFiles(t *testing.T, logStore string) {
 // TestFlippedBits is like TestDamagedFiles, but flips single bits in a log that is the only copy of
 // all counts.
 func TestFlippedBits(t *testing.T) {
+	long(t)
 	t.Parallel()
 	eachLogStore(t, flippedBits)
 }

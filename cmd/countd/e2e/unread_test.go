@@ -49,6 +49,7 @@ type userRow struct {
 //  3. if only a repeat of a reset is answered, it is unknown how much the reset cleared. The sum is
 //     then at most the sum of the increments.
 func TestResetsRaceIncrements(t *testing.T) {
+	long(t)
 	t.Parallel()
 	const users, writers, readers = 5, 8, 8
 	n := proctest.NewNode(t, bin, t.TempDir())
@@ -122,6 +123,7 @@ func TestResetsRaceIncrements(t *testing.T) {
 // TestClusterKeepsUnread: a cluster loses a node and regains it. Writes through every node to all
 // kinds of unread numbers count once, and the replicas agree.
 func TestClusterKeepsUnread(t *testing.T) {
+	long(t)
 	beside(t)
 	c := newCluster(t, proctest.Options{Nodes: 3})
 	c.AwaitReady(c.Nodes()...)

@@ -11,6 +11,7 @@ import (
 // TestCountctlUnread runs every command about unread numbers. Then it backs up the node and
 // restores the backup into another node, which must give the same answers.
 func TestCountctlUnread(t *testing.T) {
+	long(t)
 	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir())
 	n.StartReady()

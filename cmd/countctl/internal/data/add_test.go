@@ -230,6 +230,9 @@ func (s *sessions) note(r *http.Request, body []byte) {
 //  2. a number always has the same batch;
 //  3. no number is below the server's window.
 func TestReplaySurvivesKills(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it kills a replay many times")
+	}
 	const events, rows, batch, kills = 6000, 200, 10, 12
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

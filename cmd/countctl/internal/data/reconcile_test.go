@@ -71,7 +71,7 @@ func TestReadTruth(t *testing.T) {
 }
 
 func TestQueryTruth(t *testing.T) {
-	dsn := "postgres://postgres@" + proctest.StartPostgres(t).Addr + "/postgres?sslmode=disable"
+	dsn := "postgres://postgres@" + proctest.StartPostgres(t, nil).Addr + "/postgres?sslmode=disable"
 	got, err := queryTruth(t.Context(), dsn, `SELECT n % 2 AS id, count(*) AS "like", sum(n) AS repost FROM generate_series(1, 5) n GROUP BY 1`, truthKeyspace)
 	if err != nil || got.rows.Len() != 2 || !slices.Equal(got.rows.Row(1), []int64{3, 9}) || !slices.Equal(got.rows.Row(0), []int64{2, 6}) {
 		t.Errorf("%+v, %v", got, err)

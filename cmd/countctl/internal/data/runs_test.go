@@ -293,6 +293,9 @@ func TestLateRequestOfAnEarlierRunChangesNothing(t *testing.T) {
 //  1. at the end, each row has its last value in the file;
 //  2. no late request of any run changes anything after the last run.
 func TestImportSurvivesKills(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it kills an import many times")
+	}
 	const rows, ids, batch, kills = 3000, 150, 10, 8
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
