@@ -36,6 +36,7 @@ func (st *started) metric(name, state string) (value float64, is bool) {
 //  2. counts each message once;
 //  3. stalls if messages were removed meanwhile, until an operator seeks past them.
 func TestCatchUp(t *testing.T) {
+	t.Parallel()
 	const before, missed, some = 10, 40_000, 5_000
 	st, ctx := start(t, 1), t.Context()
 	for range before {

@@ -26,6 +26,7 @@ func likesBy(n int) string {
 
 // If a creation fails, but its repeat has succeeded, the failed call does not delete the source.
 func TestFailedCreationBesideItsRepeat(t *testing.T) {
+	t.Parallel()
 	st := start(t, 1)
 	st.queue.add(0, like(1), like(1))
 	waits, goesOn := make(chan struct{}), make(chan struct{})
@@ -64,6 +65,7 @@ func TestFailedCreationBesideItsRepeat(t *testing.T) {
 // While one call records the start of a source, another call changes the meaning of its messages.
 // Then the first call reads the source again. It does not report that the queue cannot be read.
 func TestChangeWhileBeginning(t *testing.T) {
+	t.Parallel()
 	for name, late := range map[string]func(st *started) error{
 		"put": func(st *started) error {
 			_, err := st.put(`,"start":"latest"` + likesBy(1))
@@ -110,6 +112,7 @@ func TestChangeWhileBeginning(t *testing.T) {
 // If several calls change the meaning of messages concurrently, all of them succeed, one after the
 // other.
 func TestConcurrentMeanings(t *testing.T) {
+	t.Parallel()
 	st := start(t, 1)
 	st.queue.add(0, like(1))
 	need(st.put(likesBy(1)))(t)
@@ -151,6 +154,7 @@ func (st *started) whileChanging(during, change func()) {
 
 // If an operator pauses a source during a change, the pause lasts, and the change succeeds.
 func TestPauseDuringChange(t *testing.T) {
+	t.Parallel()
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1))
 	need(st.put(likesBy(1)))(t)
@@ -169,6 +173,7 @@ func TestPauseDuringChange(t *testing.T) {
 // If the node of a creation or change died, a repeat of the call makes the source run again. But a
 // source that an operator has paused stays paused.
 func TestChangeAgain(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		start  string
 		before func(st *started, of catalog.Source)
@@ -218,6 +223,7 @@ func TestChangeAgain(t *testing.T) {
 // A source that is deleted during a change stays deleted. If the change created the source again, a
 // reader would count the queue from the start.
 func TestDeleteDuringChange(t *testing.T) {
+	t.Parallel()
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1))
 	need(st.put(likesBy(1)))(t)
@@ -245,6 +251,7 @@ func (o *operation) certain() bool { return o.err == nil }
 // message counts once, under one of the configurations, unless an operator deleted the source or
 // called Seek.
 func TestConcurrentChanges(t *testing.T) {
+	t.Parallel()
 	const nodes = 3
 	st := start(t, 1)
 	all := []*Sources{st.Sources}
@@ -381,6 +388,7 @@ func told(history []*operation) string {
 // Another publication numbers the changes of a transaction differently. So a source whose position
 // is inside a transaction refuses a new publication.
 func TestChangeInsideTransaction(t *testing.T) {
+	t.Parallel()
 	st, ctx := start(t, 1), t.Context()
 	put := func(publication, add string) (*Source, error) {
 		return st.Put(ctx, "likes", fmt.Appendf(nil, `{"type":"postgres","dsn":"postgres://127.0.0.1:1/app","slot":"likes","publication":"%s","format":"debezium",
@@ -407,6 +415,7 @@ func TestChangeInsideTransaction(t *testing.T) {
 
 // Past refuses positions of messages that were counted under an earlier map.
 func TestPastOfAnotherMeaning(t *testing.T) {
+	t.Parallel()
 	st, ctx := start(t, 1), t.Context()
 	event := `{"id":1}`
 	need(st.put(likesBy(1)))(t)
@@ -435,6 +444,7 @@ func TestPastOfAnotherMeaning(t *testing.T) {
 
 // A failed change does not leave the source Changing, even if a partition began during the change.
 func TestFailedChange(t *testing.T) {
+	t.Parallel()
 	st := start(t, 1)
 	st.queue.add(0, like(1))
 	need(st.put(likesBy(1)))(t)
@@ -482,6 +492,7 @@ func (st *started) nobodyReads() (end func()) {
 // If the start of a source is changed before the source has begun, the source begins at the start
 // that the last change has set. A late start by an earlier change has no effect.
 func TestStartBeforeItBegins(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		first, last string
 		counts      int64
@@ -516,6 +527,7 @@ func TestStartBeforeItBegins(t *testing.T) {
 
 // If the new start of a source cannot be recorded, the source stays as it was.
 func TestFailedStart(t *testing.T) {
+	t.Parallel()
 	st := start(t, 1)
 	goesOn := st.nobodyReads()
 	st.queue.add(0, like(1))

@@ -41,6 +41,7 @@ func (of *Source) is(t *testing.T, when, state string, position, end uint64, lag
 //  2. shows the end of its queue and the lag, if the queue answers with the recorded identity;
 //  3. shows how many messages were applied earlier.
 func TestUnreadPartition(t *testing.T) {
+	t.Parallel()
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1), like(1), like(1))
 	need(st.put(""))(t)
@@ -78,6 +79,7 @@ func TestUnreadPartition(t *testing.T) {
 // TestPausedApart: if the shards of a paused source are at different positions, the reason of its
 // partition says so, until the source is resumed and has caught up.
 func TestPausedApart(t *testing.T) {
+	t.Parallel()
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1), like(2))
 	of := need(st.node.CreateSource(ctx, "likes", []byte(likes+`,"name":"likes","dead-letters":"LIKES.dead","password-file":"missing"}`), false))(t) // no node reads the source, because its password file is missing
@@ -110,6 +112,7 @@ func TestPausedApart(t *testing.T) {
 // TestPausedSoonAfterAKill: after a reader was killed, a pause waits until the next reader has
 // moved the shards to one position.
 func TestPausedSoonAfterAKill(t *testing.T) {
+	t.Parallel()
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1), like(2))
 	st.queue.set(func() { st.queue.down = errors.New("down") })
@@ -128,6 +131,7 @@ func TestPausedSoonAfterAKill(t *testing.T) {
 
 // A partition that moved to another node shows the sum of all nodes' counts.
 func TestCountedByAllNodes(t *testing.T) {
+	t.Parallel()
 	st, ctx := start(t, 1), t.Context()
 	need(st.put(`,"start":{"0":0}`))(t)
 	need(st.Pause(ctx, "likes"))(t)
@@ -153,6 +157,7 @@ func TestCountedByAllNodes(t *testing.T) {
 // A source that no node reads, although a node should read it, does not report the state running
 // for long.
 func TestReadByNobody(t *testing.T) {
+	t.Parallel()
 	st := start(t, 1)
 	st.unread = 300 * time.Millisecond
 	st.queue.add(0, like(1))
@@ -180,6 +185,7 @@ func TestReadByNobody(t *testing.T) {
 
 // A running source also reports a partition that has never begun and that no node reads.
 func TestNeverRead(t *testing.T) {
+	t.Parallel()
 	st := start(t, 1)
 	end := st.nobodyReads()
 	st.queue.add(0, like(1))

@@ -19,6 +19,7 @@ import (
 // TestFiles: a source with a missing or wrong password stalls and reports the reason. It continues
 // once the password file is correct. It also notices a change of the password while it reads.
 func TestFiles(t *testing.T) {
+	t.Parallel()
 	st := start(t, 3)
 	file := filepath.Join(st.queue.secrets, "password")
 	write := func(password string) {
@@ -64,6 +65,7 @@ func TestFiles(t *testing.T) {
 // names the flag. If another node has accepted the source, the source stalls on this node for that
 // reason.
 func TestNoSecretsDir(t *testing.T) {
+	t.Parallel()
 	st, ctx := start(t, 1), t.Context()
 	st.queue.secrets = ""
 	st.secrets = source.Secrets{}
@@ -224,6 +226,7 @@ func TestOpenedLate(t *testing.T) {
 // TestNeverListed: if a broker has never listed its partitions, the source still reports one
 // partition, with the reason. So the metrics show its state.
 func TestNeverListed(t *testing.T) {
+	t.Parallel()
 	st := start(t, 3)
 	for _, down := range []struct {
 		err   error

@@ -42,6 +42,7 @@ authorization: {users: [
 
 // TestToken checks that a password without a user is used as a token.
 func TestToken(t *testing.T) {
+	t.Parallel()
 	a := brokertest.NewAccess(t)
 	server := proctest.StartNATS(t, "--auth", brokertest.Password)
 	q, _ := queueOf(t, server, nats.Token(brokertest.Password))
@@ -56,6 +57,7 @@ func TestToken(t *testing.T) {
 // TestRefusedForAWhile: a source stalls when the server refuses its user. It continues once the
 // server accepts the user again, without a change of the source's files.
 func TestRefusedForAWhile(t *testing.T) {
+	t.Parallel()
 	a := brokertest.NewAccess(t)
 	users := func(password string) string {
 		return must.ReplaceFile(t, filepath.Join(a.Dir, "nats.conf"), fmt.Appendf(nil,

@@ -7,6 +7,7 @@ import (
 )
 
 func TestMissingLetters(t *testing.T) {
+	t.Parallel()
 	q, _ := newQueue(t)
 	brokertest.MissingLetters(t, q, "nobody.takes")
 }

@@ -86,11 +86,13 @@ func makeStream(t testing.TB, js jetstream.JetStream, name string, subjects ...s
 }
 
 func TestOnce(t *testing.T) {
+	t.Parallel()
 	q, _ := newQueue(t)
 	brokertest.Once(t, q)
 }
 
 func TestLostMessages(t *testing.T) {
+	t.Parallel()
 	like := brokertest.Like(1, 1)
 	for name, c := range map[string]struct {
 		harm func(t *testing.T, js jetstream.JetStream, write func(*testing.T, ...string))
@@ -145,6 +147,7 @@ func TestLostMessages(t *testing.T) {
 
 // TestRecreatedWhileRead: a running reader notices that the stream was created again.
 func TestRecreatedWhileRead(t *testing.T) {
+	t.Parallel()
 	q, js := newQueue(t)
 	shards := sinktest.New(2, nil)
 	q.Write(t, brokertest.Like(1, 1))
@@ -186,6 +189,7 @@ func TestRegrown(t *testing.T) {
 
 // TestRemovedMark: if the last counted message was deleted or purged, no message counts as lost.
 func TestRemovedMark(t *testing.T) {
+	t.Parallel()
 	q, js := newQueue(t)
 	shards, like := sinktest.New(2, nil), brokertest.Like(1, 1)
 	for i, remove := range []func(jetstream.Stream, uint64) error{
@@ -234,6 +238,7 @@ func TestServerThatLostMessages(t *testing.T) {
 }
 
 func TestRefusedStreams(t *testing.T) {
+	t.Parallel()
 	q, js := newQueue(t)
 	if _, err := js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"other"}}); err != nil {
 		t.Fatal(err)
@@ -267,6 +272,7 @@ func TestCovers(t *testing.T) {
 
 // TestLargeLetter: a dead letter that its stream refuses stalls the source.
 func TestLargeLetter(t *testing.T) {
+	t.Parallel()
 	q, js := newQueue(t)
 	large := strings.Repeat("x", 1<<20-50) // the server accepts it, but not with the headers of a letter
 	q.Write(t, large)
@@ -285,6 +291,7 @@ func TestLargeLetter(t *testing.T) {
 // TestClosedConnection: a reader fails once its connection is closed, even if its broker has opened
 // another one.
 func TestClosedConnection(t *testing.T) {
+	t.Parallel()
 	q, _ := newQueue(t)
 	q.Write(t, brokertest.Like(1, 1))
 	b := brokertest.BrokerOf(t, q.Config, source.Access{}, Open)
@@ -304,6 +311,7 @@ func TestClosedConnection(t *testing.T) {
 }
 
 func TestBounded(t *testing.T) {
+	t.Parallel()
 	q, _ := newQueue(t)
 	brokertest.Bounded(t, q, func(r source.Reader) int { return r.(*reader).buffered.Bytes() })
 }
@@ -311,6 +319,7 @@ func TestBounded(t *testing.T) {
 // TestDeletedTail: if the last message was removed before it was read, the source stalls and names
 // a seek. The source does not stall while a message is only waiting to be read.
 func TestDeletedTail(t *testing.T) {
+	t.Parallel()
 	q, js := newQueue(t)
 	like := brokertest.Like(1, 1)
 	c := sinktest.New(1, nil)
@@ -334,6 +343,7 @@ func TestDeletedTail(t *testing.T) {
 // TestStreamsThatForget: a source refuses a stream whose settings let it remove messages from the
 // middle.
 func TestStreamsThatForget(t *testing.T) {
+	t.Parallel()
 	q, js := newQueue(t)
 	for name, of := range map[string]jetstream.StreamConfig{
 		"max_msgs_per_subject": {MaxMsgsPerSubject: 1}, "allow_rollup_hdrs": {AllowRollup: true}, "allow_msg_ttl": {AllowMsgTTL: true},
