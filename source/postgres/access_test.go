@@ -73,4 +73,4 @@ func (db *database) place(t *testing.T, path string, text []byte) {
 }
 
 // TestAccess runs on a separate server, because it changes the configuration.
-func TestAccess(t *testing.T) { testAccess(t, newDatabase(t)) }
+func TestAccess(t *testing.T) { t.Parallel(); testAccess(t, newDatabase(t)) }

@@ -8,6 +8,7 @@ import (
 )
 
 func TestMissingLetters(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	q := db.queue(t, "pub", "countd", outbox)
 	brokertest.MissingLetters(t, q, "nowhere.letters") // the schema nowhere does not exist

@@ -122,11 +122,13 @@ const (
 )
 
 func TestOnce(t *testing.T) {
+	t.Parallel()
 	brokertest.Once(t, newDatabase(t).queue(t, "countd", "countd", outbox))
 }
 
 // TestReads runs the tests that share one server.
 func TestReads(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	t.Run("outbox", func(t *testing.T) { testOutbox(t, db) })
 	t.Run("table", func(t *testing.T) { testTable(t, db) })

@@ -21,6 +21,7 @@ import (
 // The client tries the addresses of a DSN in turn, so each connection may be to another server. The
 // source uses only the server that Identity names.
 func TestTwoServers(t *testing.T) {
+	t.Parallel()
 	one, two := newDatabase(t), newDatabaseOf(t, nil)
 	for _, db := range []*database{one, two} {
 		db.exec(t, "CREATE ROLE reader LOGIN REPLICATION")

@@ -52,11 +52,13 @@ func newQueue(t testing.TB, more string) (*brokertest.Queue, *redis.Client) {
 }
 
 func TestOnce(t *testing.T) {
+	t.Parallel()
 	q, _ := newQueue(t, "")
 	brokertest.Once(t, q)
 }
 
 func TestFieldsAsJSON(t *testing.T) {
+	t.Parallel()
 	q, client := newQueue(t, "map: {keyspace: posts, id: $.post, column: like, add: 1}")
 	for range 3 {
 		client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", Values: []any{"post", "1"}})
@@ -67,6 +69,7 @@ func TestFieldsAsJSON(t *testing.T) {
 
 // TestDocumented: the command of docs/SOURCES.md creates a stream that a source counts.
 func TestDocumented(t *testing.T) {
+	t.Parallel()
 	q, client := newQueue(t, "")
 	var command []any
 	for word := range strings.SplitSeq(brokertest.Documented(t, "(?m)^redis-cli (XADD .*)$"), " ") {
@@ -81,6 +84,7 @@ func TestDocumented(t *testing.T) {
 
 // TestFieldsAreTexts: the fields of an entry are texts, even amounts and booleans.
 func TestFieldsAreTexts(t *testing.T) {
+	t.Parallel()
 	q, client := newQueue(t, "map: {keyspace: posts, id: $.post, column: like, add: $.n, if: $.on}")
 	for _, on := range []string{"1", "0", "true", "False"} {
 		client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", Values: []any{"post", "1", "n", "5", "on", on}})
@@ -97,6 +101,7 @@ func TestFieldsAreTexts(t *testing.T) {
 // TestTrim: a trim of read entries is harmless. A trim of unread entries stalls the source, whether
 // a reader runs or not.
 func TestTrim(t *testing.T) {
+	t.Parallel()
 	for _, running := range []bool{true, false} {
 		q, client := newQueue(t, "")
 		c := sinktest.New(2, nil)
@@ -139,6 +144,7 @@ func TestTrim(t *testing.T) {
 }
 
 func TestLostStream(t *testing.T) {
+	t.Parallel()
 	like := brokertest.Like(1, 1)
 	for name, c := range map[string]struct {
 		harm func(t *testing.T, client *redis.Client, write func(*testing.T, ...string))
@@ -187,6 +193,7 @@ func TestLostStream(t *testing.T) {
 // new entry may have the same id, because the clock of a new master may be behind, or the producer
 // sets the ids.
 func TestTruncated(t *testing.T) {
+	t.Parallel()
 	q, client := newQueue(t, "")
 	shards, like := sinktest.New(2, nil), brokertest.Like(1, 1)
 	add := func(ids ...string) {
@@ -216,6 +223,7 @@ func TestTruncated(t *testing.T) {
 }
 
 func TestDoesNotExistYet(t *testing.T) {
+	t.Parallel()
 	q, _ := newQueue(t, "")
 	c := sinktest.New(1, nil)
 	r := q.Start(t, c)
@@ -226,6 +234,7 @@ func TestDoesNotExistYet(t *testing.T) {
 
 // TestHighestID: no position follows the entry with the highest id, so it is not read.
 func TestHighestID(t *testing.T) {
+	t.Parallel()
 	q, client := newQueue(t, "")
 	q.Write(t, brokertest.Like(1, 1))
 	if err := client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", ID: "18446744073709551615-18446744073709551615", Values: []any{"value", brokertest.Like(1, 1)}}).Err(); err != nil {
@@ -243,6 +252,7 @@ func TestHighestID(t *testing.T) {
 }
 
 func TestBounded(t *testing.T) {
+	t.Parallel()
 	q, client := newQueue(t, "")
 	q.Config = strings.Replace(q.Config, client.Options().Addr, "redis://"+client.Options().Addr+"?read_timeout=3m", 1) // a late answer would be a letter written twice
 	const answerMax = 16 << 20
@@ -272,6 +282,7 @@ func TestBounded(t *testing.T) {
 // TestDeletedBetween: the source counts the remaining entries below a deleted entry before it
 // stalls. So the seek that the stall names skips none of them.
 func TestDeletedBetween(t *testing.T) {
+	t.Parallel()
 	q, client := newQueue(t, "")
 	c := sinktest.New(1, nil)
 	for i, id := range []string{"1790000000000-1", "1790000000000-2", "1790000000000-3", "1790000000000-4", "1790000000000-5"} {
@@ -285,6 +296,7 @@ func TestDeletedBetween(t *testing.T) {
 
 // TestIDsWithoutTimes: if the ids of entries are not times, the lag in seconds is unknown.
 func TestIDsWithoutTimes(t *testing.T) {
+	t.Parallel()
 	q, client := newQueue(t, "on-error: stop\n")
 	client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", ID: "1-0", Values: []any{"value", brokertest.Like(1, 1)}})
 	client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", ID: "2-0", Values: []any{"value", "poison"}})
@@ -300,6 +312,7 @@ func TestIDsWithoutTimes(t *testing.T) {
 // TestNoStream: a key of another type stalls the source, although the error of Redis has only a
 // text.
 func TestNoStream(t *testing.T) {
+	t.Parallel()
 	q, client := newQueue(t, "")
 	client.Set(t.Context(), "likes", "x", 0)
 	q.Start(t, sinktest.New(1, nil)).Stalls(t, "WRONGTYPE")
@@ -307,6 +320,7 @@ func TestNoStream(t *testing.T) {
 
 // TestRegrown: a stream was restored to an earlier state, and has got other entries since.
 func TestRegrown(t *testing.T) {
+	t.Parallel()
 	q, client := newQueue(t, "")
 	var saved string
 	brokertest.Regrown(t, q, func(t *testing.T) { saved = client.Dump(t.Context(), "likes").Val() }, func(t *testing.T) {
@@ -318,6 +332,7 @@ func TestRegrown(t *testing.T) {
 
 // TestRemovedMark: if the last counted entry was trimmed or deleted, no entry counts as lost.
 func TestRemovedMark(t *testing.T) {
+	t.Parallel()
 	q, client := newQueue(t, "")
 	shards, like := sinktest.New(2, nil), brokertest.Like(1, 1)
 	remove := []func(last string){
@@ -342,6 +357,7 @@ func TestRemovedMark(t *testing.T) {
 // TestRegrownWhileIdle: a reader that has read nothing yet checks that the stream still has the
 // entry that was counted last.
 func TestRegrownWhileIdle(t *testing.T) {
+	t.Parallel()
 	q, client := newQueue(t, "")
 	b := brokertest.BrokerOf(t, q.Config, source.Access{}, Open)
 	like := brokertest.Like(1, 1)
@@ -382,6 +398,7 @@ func TestRegrownWhileIdle(t *testing.T) {
 // TestRegrownWhileRead: another stream replaces the one that is being read. The reader notices this
 // on the same connection and on a new one, and returns no entry of the new stream.
 func TestRegrownWhileRead(t *testing.T) {
+	t.Parallel()
 	for name, replace := range map[string]func(t *testing.T, tx redis.Pipeliner, saved string){
 		"restored": func(t *testing.T, tx redis.Pipeliner, saved string) {
 			tx.RestoreReplace(t.Context(), "likes", 0, saved)
@@ -424,6 +441,7 @@ func TestRegrownWhileRead(t *testing.T) {
 // TestBetween: a stream lost its end. Then an entry was added between the marked entry and the
 // shard's position. Both a new and a running reader notice that entry.
 func TestBetween(t *testing.T) {
+	t.Parallel()
 	q, client := newQueue(t, "on-error: stop\n")
 	shards, like := sinktest.New(2, nil), brokertest.Like(1, 1)
 	addAt(t, client, "1-0", like)
@@ -464,6 +482,7 @@ func addAt(t *testing.T, client *redis.Client, id, value string) {
 // TestSlowAnswer: if an answer with many large entries does not arrive within the read timeout, the
 // reader requests fewer entries.
 func TestSlowAnswer(t *testing.T) {
+	t.Parallel()
 	const rate = 8 << 20 // bytes a second: five entries take 0.3 s, twenty take 1.2 s
 	q, client := newQueue(t, "")
 	addr := client.Options().Addr
@@ -529,6 +548,7 @@ func slowProxy(t *testing.T, addr string, rate int) string {
 // TestTrimBelowFetched: a position is committed when the reader has already fetched entries above
 // it. Then the entries below it are trimmed. The next reader finds that no unread entry is gone.
 func TestTrimBelowFetched(t *testing.T) {
+	t.Parallel()
 	q, client := newQueue(t, "")
 	addAt(t, client, "1-0", "a")
 	b := brokertest.BrokerOf(t, q.Config, source.Access{}, Open)
@@ -558,6 +578,7 @@ func TestTrimBelowFetched(t *testing.T) {
 // end of the stream. The reader does not stall. Nor does the next reader, once the position was
 // committed.
 func TestTrimBelowBacklog(t *testing.T) {
+	t.Parallel()
 	q, client := newQueue(t, "")
 	addAt(t, client, "1-0", "a")
 	must.Do(t, client.XTrimMaxLen(t.Context(), "likes", 0).Err()) // an entry is trimmed before the source begins
