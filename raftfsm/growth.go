@@ -250,6 +250,49 @@ func (m *Base) take(part *Parked, e *AdoptEntry, index uint64, done func()) erro
 	return nil
 }
 
+// A shard splits only up to these bounds, because Apply copies all of it: see "Stages" in
+// shard/GROWTH.md.
+const (
+	SplitRowsMax    = 500_000
+	SplitBytesMax   = 64 << 20 // bodies and request memory
+	SplitMembersMax = 100_000
+
+	// rememberedBytes estimates the memory of a key or producer in the request memory.
+	rememberedBytes = 112
+)
+
+// ErrTooLarge is returned by CheckSplit for a shard that is above a bound.
+var ErrTooLarge = errors.New("the shard is too large to split")
+
+// ErrRestoring is returned by CheckSplit for a shard that a restore has closed.
+var ErrRestoring = errors.New("the shard is being restored")
+
+// CheckSplit returns why a shard cannot split now, as this replica knows it, or nil.
+func CheckSplit(m Machine) error {
+	rows, bytes := m.State().Rows, RememberedBytes(m)
+	_, pairs := m.Besides()
+	if b := m.Bodies(); b != nil {
+		bytes += b.Stats().Bytes + b.Stats().SpilledBytes
+	}
+	switch {
+	case m.base().sizes.closed.Load():
+		return ErrRestoring
+	case rows > SplitRowsMax:
+		return fmt.Errorf("%w: %d rows, the most are %d", ErrTooLarge, rows, SplitRowsMax)
+	case bytes > SplitBytesMax:
+		return fmt.Errorf("%w: %d bytes of bodies and request memory, the most are %d", ErrTooLarge, bytes, SplitBytesMax)
+	case pairs > SplitMembersMax:
+		return fmt.Errorf("%w: %d members, the most are %d", ErrTooLarge, pairs, SplitMembersMax)
+	}
+	return nil
+}
+
+// RememberedBytes estimates the memory of the request memory, of which each part has a copy.
+func RememberedBytes(m Machine) uint64 {
+	keys, producers := m.Remembered()
+	return uint64(keys+producers) * rememberedBytes
+}
+
 // Parked is a part that a Split has made on this node, until its group adopts it. The entry names it.
 // Nobody changes the part.
 type Parked struct {

@@ -152,6 +152,7 @@ type Base struct {
 	sizes struct {
 		logTime, keys, producers atomic.Int64
 		sources                  atomic.Pointer[[]uint64]
+		closed                   atomic.Bool // dedup.Memory.Closed
 	}
 
 	growth Growth // set before the first entry
@@ -244,6 +245,9 @@ func (m *Base) publishSizes() {
 	m.sizes.logTime.Store(m.memory.Now())
 	m.sizes.keys.Store(int64(keys))
 	m.sizes.producers.Store(int64(producers))
+	if closed := m.memory.Closed(); closed != m.sizes.closed.Load() {
+		m.sizes.closed.Store(closed)
+	}
 	if !slices.Equal(m.memory.Sources(), m.Sources()) {
 		all := m.memory.Sources()
 		m.sizes.sources.Store(&all)

@@ -78,7 +78,7 @@ func Open(cfg Config) (*Node, error) {
 	}
 	room := tiering.HeadroomConfig{
 		MemoryLimit: cfg.MemoryLimit, DiskReserve: cfg.DiskReserve, CollectorPercent: cfg.CollectorPercent,
-		Tables: n.registry.tableBytes, Snapshots: n.registry.snapshotBytes, Free: n.space.Free, Logger: n.mux.Limited(),
+		Tables: n.registry.tableBytes, Snapshots: n.registry.snapshotBytes, Kept: n.space.Kept, Free: n.space.Free, Logger: n.mux.Limited(),
 	}
 	if err := n.headroom.Watch(room, cfg.Metrics); err != nil {
 		return nil, errors.Join(err, n.closeLog(), n.mux.Close())

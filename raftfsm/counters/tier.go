@@ -37,6 +37,13 @@ func (i *Idle) PutLast(bound uint64) {
 	i.firsts = append(i.firsts[n:], i.firsts[:n]...)
 }
 
+// Pause makes Watch, FreezeSome and Seal do nothing until Pause(false). It waits until a running call ends.
+func (c *Machine) Pause(paused bool) {
+	c.tiering.Lock()
+	defer c.tiering.Unlock()
+	c.paused = paused
+}
+
 // Watch returns the old segments to which nobody wrote since the previous call. A segment is old if
 // isOld returns true for its range of keys. Watch also returns segments on disk with many changed
 // rows.
@@ -44,7 +51,7 @@ func (c *Machine) Watch(isOld func(first, last uint64) bool) *Idle {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
 	i := &Idle{table: c.Table()}
-	if c.places.Cold != nil && !c.closed {
+	if c.places.Cold != nil && !c.closed && !c.paused {
 		// If somebody writes a lower key between these two calls, Watch does not return that key's
 		// segment.
 		i.least = i.table.Least()
@@ -76,7 +83,7 @@ func (c *Machine) FreezeSome(idle *Idle, segments int) (rows int, err error) {
 	idle.firsts = idle.firsts[n:]
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
-	if c.Table() != idle.table || c.closed { // idle is of another table
+	if c.Table() != idle.table || c.closed || c.paused { // idle may be of another table
 		return 0, nil
 	}
 	rows, damaged := c.freeze(idle.table, some)
@@ -123,7 +130,7 @@ func (w *writes) Write(pages []*engine.Page) ([]engine.Generation, error) {
 func (c *Machine) Seal(start uint64, isOld func(first, last uint64) bool) (rows int, next uint64, more bool, took time.Duration) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
-	if c.closed {
+	if c.closed || c.paused {
 		return 0, 0, false, 0
 	}
 	began, table := time.Now(), c.Table()

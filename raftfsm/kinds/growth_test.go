@@ -272,3 +272,34 @@ func TestSplitWithoutParking(t *testing.T) {
 	}()
 	m.Apply(&raft.Log{Index: 1, Type: raft.LogCommand, Data: e.Entry(codec.KindCounters)})
 }
+
+// A shard that is too large or is being restored does not split.
+func TestCheckSplit(t *testing.T) {
+	t.Parallel()
+	g := newGrowing(t)
+	must.Do(t, raftfsm.CheckSplit(g.parent))
+	closed := func(number uint64, closed bool) []byte {
+		var w raftfsm.RequestWriter
+		id := dedup.ByRestorePositions(number, dedup.RestoredPositions{Closed: closed})
+		w.Reset(nil, codec.Whole, &id)
+		clock := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 0), time.Now(), testLimits)
+		return codec.AppendChecksum(append(clock, w.Section()...))
+	}
+	g.must(g.parent, closed(1, true))
+	if err := raftfsm.CheckSplit(g.parent); !errors.Is(err, raftfsm.ErrRestoring) {
+		t.Errorf("while it is restored: %v", err)
+	}
+	g.must(g.parent, closed(2, false))
+	must.Do(t, raftfsm.CheckSplit(g.parent))
+	for first := uint64(0); first <= raftfsm.SplitRowsMax; first += 100_000 {
+		var w raftfsm.RequestWriter
+		w.Reset(nil, codec.Whole, &dedup.RequestID{})
+		for key := first; key < min(first+100_000, raftfsm.SplitRowsMax+1); key++ {
+			counters.Ops{{ID: key, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}}}.AppendTo(&w, key, 0)
+		}
+		g.must(g.parent, codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindCounters, 0), w.Section()...)))
+	}
+	if err := raftfsm.CheckSplit(g.parent); !errors.Is(err, raftfsm.ErrTooLarge) {
+		t.Errorf("with %d rows: %v", g.parent.State().Rows, err)
+	}
+}

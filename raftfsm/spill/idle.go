@@ -72,6 +72,15 @@ func (b *Bodies) idleFor(page *page, i int) uint32 {
 	return now - min(now, at)
 }
 
+// Pause makes Spill move nothing until Pause(false). It waits until a running Spill ends.
+func (s *Shard) Pause(paused bool) {
+	s.paused.Store(paused)
+	if held := s.Current(); held.out != nil {
+		held.out.turn.Lock()
+		defer held.out.turn.Unlock()
+	}
+}
+
 // Spill moves bodies that have been idle for the given number of ticks out of memory. It stops when
 // it has checked all bodies, has moved about bytesMax bytes, or proceed returns false. The next
 // call continues where this one stopped. Spill returns the number of moved bodies. It returns
@@ -84,7 +93,10 @@ func (s *Shard) Spill(idle uint32, bytesMax int64, proceed func() bool) (keys in
 	}
 	held.out.turn.Lock()
 	defer held.out.turn.Unlock()
-	r := held.newRound(idle, bytesMax, proceed)
+	if s.paused.Load() {
+		return 0, nil
+	}
+	r := held.newRound(idle, bytesMax, func() bool { return !s.paused.Load() && proceed() })
 	start := held.out.turn.from
 	if err = r.check(start, math.MaxUint64); err == nil && !r.ended && start > 0 {
 		err = r.check(0, start-1)

@@ -80,7 +80,11 @@ func (m *Membership) leaderViewsHere(ctx context.Context, _ rpc.None) ([]LeaderV
 
 // Progress returns the applied index of each of these replicas on another node.
 func (m *Membership) Progress(ctx context.Context, node string, replicas []raftstore.ReplicaID) ([]uint64, error) {
-	applied, err := rpc.CallJSON[[]uint64](ctx, m.cfg.Calls, node, methodProgress, replicas)
+	return m.progress(ctx, node, methodProgress, replicas)
+}
+
+func (m *Membership) progress(ctx context.Context, node, method string, replicas []raftstore.ReplicaID) ([]uint64, error) {
+	applied, err := rpc.CallJSON[[]uint64](ctx, m.cfg.Calls, node, method, replicas)
 	if err == nil && len(applied) != len(replicas) {
 		err = fmt.Errorf("%w: the progress of %d replicas, of %d", wire.ErrBadMessage, len(applied), len(replicas))
 	}
@@ -107,7 +111,8 @@ func (m *Membership) Transfer(ctx context.Context, group uint32, leader, success
 // many of them have no other voter that can lead.
 func (m *Membership) ToHandOver() (led, heirless int) {
 	for _, g := range m.cfg.Replicas.Replicas() {
-		if g.Ready() != nil || len(g.Voters()) < 2 {
+		leads := g.Ready() == nil || g.Growth.Unborn() && g.Growth.Elected()
+		if !leads || len(g.Voters()) < 2 {
 			continue
 		}
 		if led++; g.Heirless.Load() {

@@ -17,6 +17,8 @@ const (
 	methodLeaderViews = "leaderviews" // nothing → []LeaderView of the groups that the called node leads
 	methodGone        = "gone"        // MemberQuery → whether the called node leads the group and no configuration has the replica
 	methodUnknown     = "unknown"     // key of a node → whether the called node leads the catalog and the catalog lacks the node
+	methodUnborn      = "unborn"      // as progress, asked by the leader of an unborn shard
+	methodGrowth      = "growth"      // growthQuestion → growthAnswer
 )
 
 // Replicas gives access to this node's replicas, including the catalog's.
@@ -27,7 +29,7 @@ type Replicas interface {
 	LedBy(node string) int     // number of groups that a node leads, as far as this node knows
 }
 
-// MembershipConfig configures a Membership. Every field must be set.
+// MembershipConfig configures a Membership. Every field but Grower must be set.
 type MembershipConfig struct {
 	Key      string // key of this node
 	Catalog  *catalog.Catalog
@@ -39,6 +41,7 @@ type MembershipConfig struct {
 	Change   func(context.Context, *catalog.Command) error // changes the catalog
 	Unfit    func() error                                  // returns an error if this node should lead no group, because writes to its disk fail or hang
 	Wake     func()                                        // makes the node reconcile at once
+	Grower   Grower                                        // nil if no shard of this node can split
 	Stopping <-chan struct{}
 	Logger   *slog.Logger
 	Limited  *slog.Logger // rate-limited
@@ -66,4 +69,6 @@ func (m *Membership) Handle() {
 	m.cfg.Calls.Handle(methodLeaderViews, rpc.JSON(m.leaderViewsHere))
 	m.cfg.Calls.Handle(methodGone, rpc.JSON(m.ServeGone))
 	m.cfg.Calls.Handle(methodUnknown, rpc.JSON(m.serveUnknown))
+	m.cfg.Calls.Handle(methodUnborn, rpc.JSON(m.serveUnborn))
+	m.cfg.Calls.Handle(methodGrowth, rpc.JSON(m.serveGrowth))
 }

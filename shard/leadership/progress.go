@@ -18,7 +18,11 @@ import (
 func (m *Membership) behind(ctx context.Context, g *replica.Replica, id raft.ServerID) (uint64, error) {
 	last := g.LastIndex()
 	node, number := catalog.ParseReplicaID(string(id))
-	theirs, err := m.Progress(ctx, node, []raftstore.ReplicaID{{Group: g.Group(), Number: number}})
+	method := methodProgress
+	if g.Growth.Unborn() {
+		method = methodUnborn
+	}
+	theirs, err := m.progress(ctx, node, method, []raftstore.ReplicaID{{Group: g.Group(), Number: number}})
 	if err != nil {
 		return 0, err
 	}
@@ -34,10 +38,22 @@ func (m *Membership) behind(ctx context.Context, g *replica.Replica, id raft.Ser
 var ErrNotMember = errors.New("it has not applied the configuration that is in force")
 
 // serveProgress answers methodProgress. A voter counts as caught up only if it can lead at once. So
-// the answer is 0 for a replica that is missing, has unreadable cold rows, or is not in its own
-// configuration. If this node is stopping, or writes to its disk fail or hang, serveProgress
+// the answer is 0 for a replica that is missing, has unreadable cold rows, is stuck or unborn, or is not in
+// its own configuration. If this node is stopping, or writes to its disk fail or hang, serveProgress
 // returns an error, so that no leader hands a group to this node.
 func (m *Membership) serveProgress(_ context.Context, replicas []raftstore.ReplicaID) ([]uint64, error) {
+	return m.progressHere(replicas, func(g *replica.Replica) bool {
+		return !m.cfg.Replicas.Damaged(g.Group()) && g.Stuck() == nil && !g.Growth.Unborn()
+	})
+}
+
+// serveUnborn answers methodUnborn. The leader cannot serve either, so each replica with the log may lead in
+// its place. Otherwise a node that stops could not hand an unborn shard over.
+func (m *Membership) serveUnborn(_ context.Context, replicas []raftstore.ReplicaID) ([]uint64, error) {
+	return m.progressHere(replicas, func(*replica.Replica) bool { return true })
+}
+
+func (m *Membership) progressHere(replicas []raftstore.ReplicaID, counts func(*replica.Replica) bool) ([]uint64, error) {
 	if m.HandingOver.Load() {
 		return nil, errs.ErrDraining
 	}
@@ -47,7 +63,7 @@ func (m *Membership) serveProgress(_ context.Context, replicas []raftstore.Repli
 	applied := make([]uint64, len(replicas))
 	for i, r := range replicas {
 		g := m.cfg.Replicas.Replica(r.Group)
-		if g != nil && g.Number() == r.Number && !m.cfg.Replicas.Damaged(r.Group) && replica.Contains(g.Configuration().Servers, g.ID()) {
+		if g != nil && g.Number() == r.Number && replica.Contains(g.Configuration().Servers, g.ID()) && counts(g) {
 			applied[i] = g.AppliedIndex()
 		}
 	}

@@ -109,14 +109,19 @@ func (m *Membership) shed(ctx context.Context, g *replica.Replica, view *catalog
 }
 
 // shedStuck hands the leadership of a group over if this node leads the group but cannot apply its
-// entries.
+// entries. It also sheds the leadership of an unborn shard, and hands it to a node that has the part if
+// this node lacks it.
 func (m *Membership) shedStuck(g *replica.Replica, view *catalog.View) {
-	if g.Stuck() == nil || !g.Leads() {
+	if g.Stuck() == nil && !g.Growth.Unborn() || !g.Leads() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
 	defer cancel()
-	if step, err := m.shed(ctx, g, view); step != "" || err != nil {
+	step, err := m.shed(ctx, g, view)
+	if step == "" && err == nil && g.Growth.Unborn() {
+		step, err = m.shedWithoutPart(ctx, g)
+	}
+	if step != "" || err != nil {
 		m.cfg.Logger.Info("members", "group", g.Group(), "step", step, "err", err)
 	}
 }

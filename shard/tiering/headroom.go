@@ -45,6 +45,7 @@ type HeadroomConfig struct {
 	CollectorPercent uint64                 // upper bound of GOGC in the estimates; 0 for none
 	Tables           func() uint64          // present bytes of all tables
 	Snapshots        func() uint64          // total size of the next snapshots of all groups
+	Kept             func() uint64          // bytes of disk kept for growths; nil for none
 	Free             func() (uint64, error) // free bytes of the disk
 	Logger           *slog.Logger
 }
@@ -139,6 +140,9 @@ func (h *Headroom) Look() {
 		return
 	}
 	reserved := h.DiskReserve + h.Snapshots()
+	if h.Kept != nil {
+		reserved += h.Kept()
+	}
 	h.diskNeeds.Store(reserved)
 	h.diskFree.Store(free)
 	turn(&h.DiskFull, h.DiskReserve > 0, reserved, free)

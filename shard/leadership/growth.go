@@ -1,0 +1,204 @@
+package leadership
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/raftstore"
+	"github.com/countd/countd/shard/replica"
+	"github.com/countd/countd/shard/rpc"
+)
+
+// This file has what leaders of parents and children ask the other voters, see shard/GROWTH.md.
+
+// Grower prepares this node's replicas of parents for a split, and knows the parts on this node.
+type Grower interface {
+	// Prepare returns nil once the replica is ready for the split of the attempt. The first call
+	// begins the preparation.
+	Prepare(group, attempt uint32) error
+	// Parked reports whether the part of a child is parked on this node.
+	Parked(child uint32) bool
+}
+
+// growthQuestion asks a voter about its replica of a parent or child.
+type growthQuestion struct {
+	Replica raftstore.ReplicaID
+	Attempt uint32 // the voter of a parent prepares for this attempt; 0 for a child
+}
+
+type growthAnswer struct {
+	Saved   bool   // the replica has a snapshot. It keeps one for ever
+	Parked  bool   // the part of the group is parked on the node
+	Unready string // why the replica is not ready for the attempt; "" if it is
+}
+
+// serveGrowth answers methodGrowth.
+func (m *Membership) serveGrowth(_ context.Context, q growthQuestion) (a growthAnswer, err error) {
+	g := m.cfg.Replicas.Replica(q.Replica.Group)
+	if g == nil || g.Number() != q.Replica.Number {
+		return a, fmt.Errorf("%w: replica %d of group %d is not here", errs.ErrNoLeader, q.Replica.Number, q.Replica.Group)
+	}
+	a.Saved = g.Snapshots().NewestIndex() > 0
+	a.Parked = m.cfg.Grower != nil && m.cfg.Grower.Parked(q.Replica.Group)
+	if q.Attempt == 0 {
+		return a, nil
+	}
+	switch {
+	case m.cfg.Grower == nil:
+		err = errors.New("this node splits no shards")
+	case m.cfg.Replicas.Damaged(q.Replica.Group):
+		err = errors.New("it is damaged")
+	default:
+		if err = g.Stuck(); err == nil {
+			err = m.cfg.Grower.Prepare(q.Replica.Group, q.Attempt)
+		}
+	}
+	if err != nil {
+		a.Unready = err.Error()
+	}
+	return a, nil
+}
+
+// askVoters asks each voter of a group, this node's replica too, and returns the answers by Raft id.
+func (m *Membership) askVoters(ctx context.Context, group uint32, voters []raft.ServerID, attempt uint32) map[raft.ServerID]growthAnswer {
+	ids := map[string]raft.ServerID{}
+	for _, id := range voters {
+		ids[replica.NodeOf(id)] = id
+	}
+	answers := map[raft.ServerID]growthAnswer{}
+	for node, a := range rpc.AskAll(ctx, func(yield func(string) bool) {
+		for node := range ids {
+			if !yield(node) {
+				return
+			}
+		}
+	}, func(ctx context.Context, node string) (growthAnswer, error) {
+		_, number := catalog.ParseReplicaID(string(ids[node]))
+		q := growthQuestion{Replica: raftstore.ReplicaID{Group: group, Number: number}, Attempt: attempt}
+		if node == m.cfg.Key {
+			return m.serveGrowth(ctx, q)
+		}
+		return rpc.CallJSON[growthAnswer](ctx, m.cfg.Calls, node, methodGrowth, q)
+	}) {
+		answers[ids[node]] = a
+	}
+	return answers
+}
+
+// ErrUnready is returned by MaySplit while a condition of R2 does not hold.
+var ErrUnready = errors.New("the shard cannot split yet")
+
+// MaySplit returns nil if the replica g, which this node leads, may propose the Split of an attempt now:
+//
+//   - The voters in force are on exactly the given nodes, those of the first voters of each child.
+//   - All voters that answer are ready, or a majority is and patient is false. This node and a
+//     majority are ready in each case. The question makes the voters prepare.
+//
+// Only the goroutine that calls Reconcile may call MaySplit, and it must propose Split, by
+// replica.Growth.Split, before its next call of Reconcile for the group. The caller checks that each child has a leader.
+func (m *Membership) MaySplit(ctx context.Context, g *replica.Replica, attempt uint32, nodes []string, patient bool) error {
+	if err := g.Ready(); err != nil {
+		return err
+	}
+	voters, err := g.Growth.Voters()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnready, err)
+	}
+	on := make([]string, len(voters))
+	for i, id := range voters {
+		on[i] = replica.NodeOf(id)
+	}
+	want := slices.Sorted(slices.Values(nodes))
+	if slices.Sort(on); !slices.Equal(on, want) {
+		return fmt.Errorf("%w: its voters are on %v, the first voters of its children on %v", ErrUnready, on, want)
+	}
+	answers, ready := m.askVoters(ctx, g.Group(), voters, attempt), 0
+	for id, a := range answers {
+		switch {
+		case a.Unready == "":
+			ready++
+		case patient || id == g.ID():
+			return fmt.Errorf("%w: replica %s: %s", ErrUnready, id, a.Unready)
+		}
+	}
+	if own, answered := answers[g.ID()]; !answered || own.Unready != "" || 2*ready <= len(voters) {
+		return fmt.Errorf("%w: %d of %d voters are ready", ErrUnready, ready, len(voters))
+	}
+	return nil
+}
+
+// Saved reports whether a majority of the voters of a child, which this node leads, has a snapshot. The
+// voters of a child are frozen, and a replica keeps a snapshot. So the result stays true.
+func (m *Membership) Saved(ctx context.Context, g *replica.Replica) bool {
+	voters, saved := g.Voters(), 0
+	for _, a := range m.askVoters(ctx, g.Group(), voters, 0) {
+		if a.Saved {
+			saved++
+		}
+	}
+	return 2*saved > len(voters)
+}
+
+// shedWithoutPart hands the leadership of an unborn shard to a voter whose node has the part, unless this
+// node has it too.
+func (m *Membership) shedWithoutPart(ctx context.Context, g *replica.Replica) (string, error) {
+	if m.cfg.Grower == nil || m.cfg.Grower.Parked(g.Group()) {
+		return "", nil
+	}
+	answers := m.askVoters(ctx, g.Group(), g.Voters(), 0)
+	for _, s := range g.Configuration().Servers {
+		if answers[s.ID].Parked {
+			return "handed over to " + string(s.ID) + ", whose node has the part", g.Transfer(replica.Member{ID: s.ID, Addr: string(s.Address)})
+		}
+	}
+	return "", nil
+}
+
+// Remedy is what a node does about a replica of a child that is stuck at Adopt.
+type Remedy uint8
+
+const (
+	RemedyWait   Remedy = iota // the parent may still park the part
+	RemedyReopen               // opens the replica again, which then adopts the part
+	RemedyRepair               // repairs the replica from another one
+	RemedyParent               // opens the parent's replica again, which replays Split and parks the part
+)
+
+// adoptPatience is how long a replica waits for its part before it is repaired from another one.
+const adoptPatience = time.Minute
+
+// Adopting describes a replica of a child that is stuck at Adopt, and its node.
+type Adopting struct {
+	Stuck      error         // why the replica is stuck
+	Since      time.Duration // how long
+	Parked     bool          // the part is parked on this node
+	HasParent  bool          // this node has a replica of the parent that applies entries
+	HasSplit   bool          // that replica has split
+	Replays    bool          // if opened again, it would apply Split again, because its snapshot is from before Split
+	Unrepaired bool          // no other replica could repair this one
+}
+
+// Remedy returns what the node does about the replica.
+func (a *Adopting) Remedy() Remedy {
+	switch {
+	case !errors.Is(a.Stuck, raftfsm.ErrNoPart): // the part differs from the leader's, or its members cannot be read
+		return RemedyRepair
+	case a.Parked:
+		return RemedyReopen
+	case !a.HasParent:
+		return RemedyRepair
+	case a.HasSplit && a.Replays && a.Unrepaired: // the part was taken before
+		return RemedyParent
+	case a.HasSplit, a.Since >= adoptPatience:
+		return RemedyRepair
+	}
+	return RemedyWait
+}

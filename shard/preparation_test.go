@@ -1,0 +1,126 @@
+package shard
+
+import (
+	"errors"
+	"log/slog"
+	"math"
+	"testing"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/spill"
+	"github.com/countd/countd/shard/replica"
+	"github.com/countd/countd/shard/tiering"
+)
+
+// preparedParent is a replica with rows and outboxes, some of them on disk.
+func preparedParent(t *testing.T) (tiering.Parent, *counters.Machine) {
+	t.Helper()
+	store, err := cold.Open(cold.Config{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { t.Error(err) }})
+	mustDo(t, err)
+	t.Cleanup(func() { mustDo(t, store.Close()) })
+	rows, err := store.Group(1)
+	mustDo(t, err)
+	m := counters.New(raftfsm.Places{Cold: rows, Bodies: spill.Place{Store: store, Group: 1}})
+	t.Cleanup(m.Close)
+	write := func(ops raftfsm.Ops) {
+		var w raftfsm.RequestWriter
+		w.Reset(nil, codec.Whole, &dedup.RequestID{})
+		for i := range ops.Len() {
+			ops.AppendTo(&w, ops.ID(i), i)
+		}
+		entry := append(codec.BeginEntry(nil, codec.KindCounters, 1), w.Section()...)
+		if _, ok := m.Apply(&raft.Log{Index: m.Applied() + 1, Type: raft.LogCommand, Data: codec.AppendChecksum(entry)}).(*raftfsm.Result); !ok {
+			t.Fatal(m.Stuck())
+		}
+	}
+	var adds counters.Ops
+	for key := range uint64(60_000) {
+		adds = append(adds, engine.Op{ID: key, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}})
+	}
+	write(adds)
+	write(counters.OutboxOps{{Author: 1, PostOp: counters.PostOp{Kind: counters.PutOutbox, Outbox: counters.Outbox{IDs: []uint64{9000, 8000, 7000, 6000, 5000, 4000, 3000, 2000}}}}})
+	damage := &tiering.Damage{Logger: slog.New(slog.DiscardHandler)}
+	return tiering.Parent{Group: 1, Machine: &tiering.Machine{Machine: m, Damage: damage}, Cold: rows, SnapshotBytes: 1000, Parts: 2}, m
+}
+
+// leaveMemory moves all idle rows and bodies to disk, and returns how many moved.
+func leaveMemory(t *testing.T, m *counters.Machine) (rows, bodies int) {
+	t.Helper()
+	all := func(_, _ uint64) bool { return true }
+	m.Watch(all)
+	idle := m.Watch(all)
+	rows, err := m.FreezeSome(idle, max(1, idle.Segments()))
+	mustDo(t, err)
+	bodies, err = m.Bodies().Spill(0, math.MaxInt64, func() bool { return true })
+	mustDo(t, err)
+	return rows, bodies
+}
+
+// A replica that is prepared has read its data on disk, keeps space on the disk, and moves nothing to the
+// disk. After End it does.
+func TestPreparation(t *testing.T) {
+	t.Parallel()
+	parent, m := preparedParent(t)
+	p := &tiering.Preparations{Space: &tiering.SnapshotSpace{Free: func() (uint64, error) { return 10_000, nil }}}
+	if err := p.Prepare(3, parent); !errors.Is(err, tiering.ErrPreparing) {
+		t.Errorf("at once: %v", err)
+	}
+	eventually(t, "the replica is ready", func() bool { return p.Prepare(3, parent) == nil })
+	if p.Space.Kept() < 2000 || p.Kept(1) == nil {
+		t.Errorf("%d bytes are kept", p.Space.Kept())
+	}
+	if rows, bodies := leaveMemory(t, m); rows+bodies > 0 {
+		t.Errorf("%d rows and %d bodies leave memory", rows, bodies)
+	}
+	if err := p.Prepare(4, parent); !errors.Is(err, tiering.ErrPreparing) {
+		t.Errorf("another attempt: %v", err)
+	}
+	eventually(t, "the replica is ready for the other attempt", func() bool { return p.Prepare(4, parent) == nil })
+	p.Wait()
+	if rows, bodies := leaveMemory(t, m); rows+bodies > 0 {
+		t.Errorf("%d rows and %d bodies leave memory in the second attempt", rows, bodies)
+	}
+	p.End(1)
+	p.End(1)
+	p.Wait()
+	if p.Space.Kept() > 0 || p.Kept(1) != nil {
+		t.Errorf("%d bytes are kept after the end", p.Space.Kept())
+	}
+	if rows, bodies := leaveMemory(t, m); rows == 0 || bodies != 1 {
+		t.Errorf("%d rows and %d bodies leave memory", rows, bodies)
+	}
+	eventually(t, "a replica with data on disk is ready", func() bool { return p.Prepare(5, parent) == nil })
+	p.End(1)
+	p.Wait()
+}
+
+// A replica that cannot read its data is not ready, and the damage is noted for its repair.
+func TestPreparationOfADamagedReplica(t *testing.T) {
+	t.Parallel()
+	parent, m := preparedParent(t)
+	leaveMemory(t, m)
+	m.Bodies().Current().Dispose()
+	p := &tiering.Preparations{Space: &tiering.SnapshotSpace{Free: func() (uint64, error) { return 10_000, nil }}}
+	eventually(t, "the replica cannot be prepared", func() bool { return errors.Is(p.Prepare(3, parent), spill.ErrLost) })
+	p.Wait()
+	if !parent.Machine.Damage.Found() || p.Space.Kept() > 0 {
+		t.Errorf("noted %v, %d bytes kept", parent.Machine.Damage.Found(), p.Space.Kept())
+	}
+}
+
+// Without space on the disk, a replica is not ready.
+func TestPreparationOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	parent, _ := preparedParent(t)
+	p := &tiering.Preparations{Space: &tiering.SnapshotSpace{Free: func() (uint64, error) { return 1999, nil }}}
+	if err := p.Prepare(3, parent); !errors.Is(err, replica.ErrNoRoom) {
+		t.Error(err)
+	}
+}

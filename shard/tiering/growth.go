@@ -1,0 +1,176 @@
+package tiering
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/spill"
+)
+
+// Preparations prepares this node's replicas for the splits of their shards: see R2 of shard/GROWTH.md.
+// A replica that is ready has read all data on its disk that Split copies, moves no rows and bodies between
+// memory and disk, and has disk space for the staged members and the first snapshots.
+//
+// Each preparation reads in a goroutine, which ends with the data. Wait waits for all of them.
+type Preparations struct {
+	Space *SnapshotSpace
+
+	reading sync.WaitGroup
+	mu      struct {
+		sync.Mutex
+		of map[uint32]*preparation // by group of the parent
+	}
+}
+
+// stagedBytes estimates the disk space of a member that Split stages and a child copies: a pair has
+// three keys, and each stays until the databases merge their files.
+const stagedBytes = 200
+
+// Parent is this node's replica of a shard that is to split.
+type Parent struct {
+	Group         uint32
+	Machine       *Machine
+	Cold          *cold.Group // nil for none
+	SnapshotBytes uint64      // size of the next snapshot
+	Parts         int         // number of parts after the split
+}
+
+// preparation is the preparation of one replica for one attempt.
+type preparation struct {
+	attempt uint32
+	machine *Machine
+	kept    *KeptSpace
+	done    chan struct{} // closed once the data is read
+	err     error         // why it failed; set before done is closed
+}
+
+// ErrPreparing is returned by Prepare while a replica is being prepared.
+var ErrPreparing = errors.New("the replica is being prepared for the split")
+
+// Prepare returns nil if the replica is ready for an attempt to split its shard. The first call begins the preparation. A failed preparation begins again with the next call.
+func (p *Preparations) Prepare(attempt uint32, of Parent) error {
+	if err := raftfsm.CheckSplit(of.Machine.Machine); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	x := p.mu.of[of.Group]
+	if x != nil && (x.attempt != attempt || x.machine != of.Machine) {
+		p.endLocked(of.Group)
+		x = nil
+	}
+	if x == nil {
+		return p.beginLocked(attempt, &of)
+	}
+	select {
+	case <-x.done:
+	default:
+		return ErrPreparing
+	}
+	if x.err != nil {
+		p.endLocked(of.Group)
+		return x.err
+	}
+	return nil
+}
+
+func (p *Preparations) beginLocked(attempt uint32, of *Parent) error {
+	m := of.Machine
+	_, pairs := m.Besides()
+	kept, err := p.Space.Keep(2*of.SnapshotBytes + uint64(of.Parts)*raftfsm.RememberedBytes(m.Machine) + 2*pairs*stagedBytes)
+	if err != nil {
+		return err
+	}
+	x := &preparation{attempt: attempt, machine: m, kept: kept, done: make(chan struct{})}
+	if p.mu.of == nil {
+		p.mu.of = map[uint32]*preparation{}
+	}
+	p.mu.of[of.Group] = x
+	p.reading.Go(func() {
+		x.pause(true) // may wait for a step of tiering
+		x.err = readAll(m.Machine, of.Cold)
+		if IsDamage(x.err) || errors.Is(x.err, spill.ErrLost) {
+			m.Damage.Note(x.err)
+		}
+		close(x.done)
+	})
+	return ErrPreparing
+}
+
+// Kept returns the space that the preparation of a parent keeps for its parts, or nil.
+func (p *Preparations) Kept(parent uint32) *KeptSpace {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if x := p.mu.of[parent]; x != nil {
+		return x.kept
+	}
+	return nil
+}
+
+// End ends the preparation of a replica, after Begun or Abandon, or because the replica closes.
+func (p *Preparations) End(parent uint32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.endLocked(parent)
+}
+
+func (p *Preparations) endLocked(parent uint32) {
+	x := p.mu.of[parent]
+	if x == nil {
+		return
+	}
+	delete(p.mu.of, parent)
+	x.kept.End()
+	p.reading.Go(func() {
+		<-x.done
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if now := p.mu.of[parent]; now == nil || now.machine != x.machine {
+			x.pause(false)
+		}
+	})
+}
+
+// Wait waits until no preparation reads.
+func (p *Preparations) Wait() { p.reading.Wait() }
+
+func (x *preparation) pause(paused bool) {
+	if c, is := x.machine.Machine.(*counters.Machine); is {
+		c.Pause(paused)
+	}
+	if bodies := x.machine.Bodies(); bodies != nil {
+		bodies.Pause(paused)
+	}
+}
+
+// readAll reads all data of a replica that is on disk.
+func readAll(m raftfsm.Machine, rows *cold.Group) error {
+	if rows != nil {
+		for _, generation := range rows.Numbers() {
+			if _, err := rows.Scrub(generation, func(int) error { return nil }); err != nil {
+				return fmt.Errorf("cannot read cold rows: %w", err)
+			}
+		}
+	}
+	if sets := m.Members(); sets != nil {
+		if err := sets.Verify(); err != nil {
+			return fmt.Errorf("cannot read members: %w", err)
+		}
+	}
+	bodies := m.Bodies()
+	if bodies == nil {
+		return nil
+	}
+	view := bodies.Current().Capture()
+	defer view.Close()
+	for view.More() {
+		if _, _, err := view.Next(); err != nil {
+			return fmt.Errorf("cannot read bodies: %w", err)
+		}
+	}
+	return nil
+}
