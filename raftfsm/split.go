@@ -42,8 +42,8 @@ var ErrUndivided = errors.New("a shard of this kind cannot be split")
 //     positions.
 //   - After the split, a part answers each op and each read of its keys as the undivided shard
 //     would. Its contents are those of the undivided shard without the keys of the other parts.
-//     There are exceptions: the progress of a sweep, the hot lists, the stamps of feeds, and the
-//     stamps of members who join in the same millisecond.
+//     There are exceptions: the progress of a sweep, the errors in hot lists, the stamps of feeds, and
+//     the stamps of members who join in the same millisecond.
 //   - All data of a part is unpacked and in memory, except members of sets.
 //
 // Each part has a copy of the request memory. So the digest of each part includes that of all

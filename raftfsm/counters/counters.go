@@ -46,7 +46,7 @@ func New(places raftfsm.Places) *Machine {
 	c := &Machine{places: places, outboxes: newOutboxBodies(places.Bodies)}
 	c.Init(codec.KindCounters, func() raftfsm.Contents { return newContents(places, c.outboxes.New()) }, func(held raftfsm.Contents) {
 		now := held.(*contents)
-		c.replace(now.table)
+		c.replace(now)
 		c.outboxes.Show(now.out.bodies)
 		c.hot.Store(now.hot)
 		c.carried.Store(now.moved)
@@ -54,12 +54,12 @@ func New(places raftfsm.Places) *Machine {
 	return c
 }
 
-// replace makes readers use another table, and closes the previous one.
-func (c *Machine) replace(table *engine.Table) {
+// replace makes readers use another table and its lists, and closes the previous ones.
+func (c *Machine) replace(now *contents) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
-	lists := c.largest.Swap(rankings.NewLargestLists(table))
-	if was := c.table.Swap(table); was != nil {
+	lists := c.largest.Swap(now.largest)
+	if was := c.table.Swap(now.table); was != nil {
 		lists.Close()
 		was.Close()
 	}
@@ -111,6 +111,7 @@ func (c *Machine) Bodies() *spill.Shard { return c.outboxes }
 // contents is the state of a shard of a counter keyspace.
 type contents struct {
 	table   *engine.Table
+	largest *rankings.LargestLists // of table
 	places  raftfsm.Places
 	batch   *batch   // ops of the current entry; between entries nil, or small
 	loading *loading // not nil while a stream is loaded
@@ -124,7 +125,11 @@ type contents struct {
 }
 
 func newContents(places raftfsm.Places, bodies *spill.Bodies) *contents {
-	return &contents{table: engine.New(), places: places, out: &outboxes{bodies: bodies}, sets: sets{group: places.Members}, hot: rankings.NewHotLists()}
+	table := engine.New()
+	return &contents{
+		table: table, largest: rankings.NewLargestLists(table), places: places,
+		out: &outboxes{bodies: bodies}, sets: sets{group: places.Members}, hot: rankings.NewHotLists(),
+	}
 }
 
 // batches lets the shards of a process share the memory for decoding large entries. If no more

@@ -143,7 +143,7 @@ func TestRestoreWithdrawsTheRoute(t *testing.T) {
 	var adopt func() error
 	m.Init(codec.KindCounters, func() raftfsm.Contents {
 		return adopting{newContents(raftfsm.Places{}, m.outboxes.New()), func() error { return adopt() }}
-	}, func(held raftfsm.Contents) { m.replace(held.(adopting).table) })
+	}, func(held raftfsm.Contents) { m.replace(held.(adopting).contents) })
 	m.SetRoute(first)
 	failed := errors.New("the disk fails")
 	for _, step := range []struct {

@@ -6,15 +6,17 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/rankings"
 	"github.com/countd/countd/raftfsm/rows"
 )
 
 // Split implements raftfsm.Contents. It splits or adopts the sets last, because neither can be
-// undone. The hot lists of all parts begin empty.
+// undone.
 func (c *contents) Split(s *raftfsm.Split, parts []raftfsm.Contents) error {
-	tables := make([]*engine.Table, len(parts))
+	tables, hot, largest := make([]*engine.Table, len(parts)), make([]*rankings.HotLists, len(parts)), make([]*rankings.LargestLists, len(parts))
 	for i := range parts {
-		tables[i] = parts[i].(*contents).table
+		part := parts[i].(*contents)
+		tables[i], hot[i], largest[i] = part.table, part.hot, part.largest
 	}
 	if err := rows.Split(c.table, s.PartOf, tables); err != nil {
 		return err
@@ -22,6 +24,8 @@ func (c *contents) Split(s *raftfsm.Split, parts []raftfsm.Contents) error {
 	if err := c.splitOutboxes(s, parts); err != nil {
 		return err
 	}
+	c.hot.Split(s.PartOf, hot)
+	c.largest.Split(s.PartOf, largest)
 	if c.sets.at == (members.State{}) {
 		return nil
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
@@ -51,6 +52,7 @@ type splitWorld struct {
 	parts     []raftfsm.Machine // parts of onDisk
 	again     []raftfsm.Machine // parts of a machine that a snapshot restored
 	learned   map[stampOf]uint64
+	small     bool // no op has a huge value, so all gains are exact
 }
 
 // stampOf identifies a feed of a machine.
@@ -291,6 +293,70 @@ func (w *splitWorld) check(t rapid.TB) {
 	if digest != w.undivided.State().Digest {
 		t.Fatalf("the digests add up to %x, want %x", digest, w.undivided.State().Digest)
 	}
+	w.checkRankings(t)
+}
+
+// gained identifies a gain of a key in a list.
+type gained struct {
+	key    uint64
+	column uint8
+	window string
+}
+
+// gains returns the exact gains in the hot lists of a machine.
+func (w *splitWorld) gains(m raftfsm.Machine) map[gained]int64 {
+	all := map[gained]int64{}
+	var q counters.HotQuery
+	for q.Column = range uint8(splitWidth) {
+		for q.Window = range 3 {
+			for _, g := range m.(*counters.Machine).Hot().Hottest(q.Window, q.Column, w.now.UnixMilli(), counters.RankingMax).Gains {
+				if g.Error == 0 {
+					all[gained{g.Key, q.Column, q.Window.String()}] = g.Gained
+				}
+			}
+		}
+	}
+	return all
+}
+
+// top returns the counts in the list of the largest counts of a column.
+func top(t rapid.TB, m raftfsm.Machine, column uint8) (all []engine.Place) {
+	q, p := &counters.TopQuery{Column: column, Limit: counters.RankingMax}, &raftfsm.Part{Route: m.Route(), Keys: []uint64{0}}
+	if err := raftfsm.Answer(q, m, p, true, time.Now().Add(must.BecomeMax)); err != nil || p.Words[0] >= 0 {
+		t.Fatal(err, p.Words)
+	}
+	for row := range slices.Chunk(p.Words[2:], 2) {
+		all = append(all, engine.Place{ID: uint64(row[0]), Count: row[1]})
+	}
+	return all
+}
+
+// checkRankings compares the rankings of each part with those of the undivided shard.
+func (w *splitWorld) checkRankings(t rapid.TB) {
+	if w.kind != codec.KindCounters {
+		return
+	}
+	whole := w.gains(w.undivided)
+	for i, part := range slices.Concat(w.parts, w.again) {
+		i %= len(w.parts)
+		got := w.gains(part)
+		for of, gain := range whole {
+			if w.split.PartOf(of.key) == i && got[of] != gain && w.small {
+				t.Fatalf("part %d: %+v gained %d, want %d", i, of, got[of], gain)
+			}
+		}
+		for of := range got {
+			if _, is := whole[of]; w.split.PartOf(of.key) != i || !is && w.small {
+				t.Fatalf("part %d has a gain of %+v", i, of)
+			}
+		}
+		for column := range uint8(splitWidth) {
+			want := slices.DeleteFunc(top(t, w.undivided, column), func(row engine.Place) bool { return w.split.PartOf(row.ID) != i })
+			if got := top(t, part, column); !slices.Equal(got, want) {
+				t.Fatalf("part %d, column %d: the largest counts are %v, want %v", i, column, got, want)
+			}
+		}
+	}
 }
 
 // learn reads the stamps of feeds, as proposers do. A stamp that was read before a split is useless
@@ -317,7 +383,10 @@ func (w *splitWorld) draw(t *rapid.T) splitOp {
 	kind := w.kind
 	key := rapid.SampledFrom(splitKeys).Draw(t, "key")
 	column := rapid.Uint8Range(0, 5).Draw(t, "column")
-	value := rapid.OneOf(rapid.Int64Range(-3, 70_000), rapid.SampledFrom([]int64{0, math.MaxInt64, math.MinInt64})).Draw(t, "value")
+	value := rapid.Int64Range(-3, 70_000).Draw(t, "value")
+	if !w.small {
+		value = rapid.SampledFrom([]int64{value, 0, math.MaxInt64, math.MinInt64}).Draw(t, "huge")
+	}
 	row := func(kind engine.OpKind, value int64) splitOp {
 		op := engine.Op{ID: key, Kind: kind, Cells: []engine.Cell{{Column: column, Value: value}}}
 		if kind == engine.OpDelete {
@@ -395,6 +464,7 @@ func (w *splitWorld) sweep(t rapid.TB, m raftfsm.Machine, steps int) {
 //  3. The snapshots of the parts of two replicas have equal bytes, whether rows were packed or on
 //     disk, and whether a snapshot restored a replica.
 //  4. A snapshot that was taken before the split can be written after it.
+//  5. The gains and the largest counts of a part are those of its keys.
 func TestSplitThenApply(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []codec.Kind{codec.KindCounters, codec.KindUnread, codec.KindFeed} {
@@ -403,6 +473,7 @@ func TestSplitThenApply(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				w := newSplitWorld(t, kind)
 				defer w.close(t)
+				w.small = rapid.Bool().Draw(t, "small")
 				write := func(t *rapid.T) {
 					ops := make([]splitOp, rapid.IntRange(1, 6).Draw(t, "ops"))
 					for i := range ops {
@@ -424,6 +495,10 @@ func TestSplitThenApply(t *testing.T) {
 						days(t)
 					case 2:
 						w.learn(t)
+					case 3:
+						if kind == codec.KindCounters {
+							top(t, w.onDisk, rapid.Uint8Range(0, 5).Draw(t, "top"))
+						}
 					default:
 						write(t)
 					}

@@ -125,11 +125,16 @@ func (l *LargestLists) list(column uint8) (of *list, scanned bool) {
 		l.mu.columns[column] = of
 		l.scans.Go(func() { l.scan(of) })
 	}
+	return of, of.scanned()
+}
+
+// scanned reports whether the scan has succeeded.
+func (of *list) scanned() bool {
 	select {
 	case <-of.done:
-		return of, of.err == nil
+		return of.err == nil
 	default:
-		return of, false
+		return false
 	}
 }
 
@@ -252,7 +257,7 @@ func (l *LargestLists) scan(of *list) {
 	l.table.Rises.Watch(of.column, engine.Place{}) // watch all counts above 0
 	began, failed := time.Now(), error(nil)
 	err := l.table.Scan(0, int(of.column)+1, func(page *engine.Page) bool {
-		failed = l.scanned(of, page)
+		failed = l.scannedPage(of, page)
 		time.Sleep(time.Since(began))
 		began = time.Now()
 		return failed == nil
@@ -267,8 +272,8 @@ func (l *LargestLists) scan(of *list) {
 	}
 }
 
-// scanned adds the rows of a page to the candidates.
-func (l *LargestLists) scanned(of *list, page *engine.Page) error {
+// scannedPage adds the rows of a page to the candidates.
+func (l *LargestLists) scannedPage(of *list, page *engine.Page) error {
 	of.read.Add(uint64(len(page.IDs)))
 	l.mu.Lock()
 	l.takeRisesLocked()

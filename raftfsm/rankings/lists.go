@@ -32,9 +32,11 @@ func numberOn(level, finer int, number int64) int64 {
 
 // lists holds the gains of the ids of a shard. Equal changes at equal times make equal lists.
 type lists struct {
-	tick   int64                 // the number of the finest level's open bucket
-	open   grids                 // the gains in the open bucket
-	closed [len(levels)][]bucket // by level, ascending by number; empty buckets are left out
+	tick int64 // the number of the finest level's open bucket
+	open grids // the gains in the open bucket
+	// closed are the closed buckets by level, ascending by number. Empty ones are left out. After a Split,
+	// until the open bucket ends, the last one of the finest level may have the number tick.
+	closed [len(levels)][]bucket
 }
 
 // advance closes the buckets that end at or before the beginning of a tick.
@@ -49,7 +51,7 @@ func (l *lists) advance(tick int64) {
 			b = joinBuckets(l.within(level-1, ended), ended, levels[level].cellsMax)
 		}
 		if len(b.packed) > 0 {
-			l.closed[level] = append(l.closed[level], b)
+			l.add(level, b)
 		}
 	}
 	for level := range levels { // drop expired buckets only after the joins above have read them
@@ -57,6 +59,16 @@ func (l *lists) advance(tick int64) {
 		l.closed[level] = slices.DeleteFunc(l.closed[level], func(b bucket) bool { return b.number < first })
 	}
 	l.tick = tick
+}
+
+// add adds a closed bucket. If there is one of that number, from before a Split, add joins both.
+func (l *lists) add(level int, b bucket) {
+	closed := l.closed[level]
+	if n := len(closed); n > 0 && closed[n-1].number == b.number {
+		b = joinBuckets(slices.Values([]bucket{closed[n-1], b}), b.number, levels[level].cellsMax)
+		closed = closed[:n-1]
+	}
+	l.closed[level] = append(closed, b)
 }
 
 // within returns the closed buckets of a level that are part of bucket number of the next level.

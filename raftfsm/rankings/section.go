@@ -19,6 +19,8 @@ import (
 //	column:   number (1) | sets (uvarint), a power of two | set …
 //	set:      cells (1), up to 8 | cell …, ascending by key | if there are 8: bound (uvarint) | sum of others (uvarint)
 //	closed buckets:  their number (uvarint), each, ascending: number of the level's open bucket less its number (uvarint) | bucket
+//
+// After a Split, one more bucket of 5 s may have the number of the open bucket.
 
 // HotView contains the lists of a shard as they were between two entries.
 type HotView struct{ lists }
@@ -39,7 +41,7 @@ func (h *HotLists) Capture() *HotView {
 
 // Write writes the section. If no entry has changed the lists, it writes nothing.
 func (v *HotView) Write(w *codec.StreamWriter) error {
-	if v.tick == 0 && v.open.sets == 0 {
+	if v.tick == 0 && v.open.sets == 0 && len(v.closed[0]) == 0 {
 		return nil
 	}
 	return w.Section(codec.StreamHot, v.appendTo)
@@ -111,9 +113,13 @@ func parseLists(p []byte) (*lists, error) {
 	l.open.parse(&r)
 	for level := range levels {
 		at, open, before := &levels[level], numberOn(level, 0, l.tick), int64(-1)
-		for range r.CountTo(3, int(at.keeps)) {
+		last := open - 1
+		if level == 0 {
+			last = open // a bucket from before a Split
+		}
+		for range r.CountTo(3, int(at.keeps+last+1-open)) {
 			b := bucket{number: open - int64(r.UintTo(uint64(at.keeps)))}
-			if b.packed = parsePacked(&r, at.cellsMax); r.Err == nil && (b.packed == nil || b.number <= before || b.number >= open) {
+			if b.packed = parsePacked(&r, at.cellsMax); r.Err == nil && (b.packed == nil || b.number <= before || b.number > last) {
 				r.Fail(fmt.Sprintf("closed bucket %d after %d", b.number, before))
 			}
 			before = b.number
