@@ -88,12 +88,16 @@ func TestReadsBesideADiscard(t *testing.T) {
 	d := &disk{T: t, store: smallFilesOf(t, vfs.NewMem(), io.Discard, func(o *pebble.Options) {
 		o.DebugCheck = func(*pebble.DB) error { // called as soon as readers find the new files
 			if replaces.Load() {
-				done := make(chan struct{})
-				reads <- func() { close(done) }
+				done, late := make(chan struct{}), time.After(200*time.Millisecond)
 				select {
-				case <-done:
-				case <-time.After(200 * time.Millisecond):
-					waited.Add(1) // the read waits for Pebble
+				case reads <- func() { close(done) }:
+					select {
+					case <-done:
+					case <-late:
+						waited.Add(1) // the read waits for Pebble
+					}
+				case <-late:
+					waited.Add(1) // the read before it does
 				}
 			}
 			return nil

@@ -40,7 +40,10 @@ func TestUnevenSplit(t *testing.T) {
 		splits := 0
 		m := &Machine{outboxes: newOutboxBodies(raftfsm.Places{}.Bodies)}
 		m.Init(codec.KindCounters, func() raftfsm.Contents { return uneven{newContents(raftfsm.Places{}, m.outboxes.New()), &splits} },
-			func(held raftfsm.Contents) { m.replace(held.(uneven).contents); m.outboxes.Show(held.(uneven).out.bodies) })
+			func(held raftfsm.Contents) {
+				m.replace(held.(uneven).contents)
+				m.outboxes.Show(held.(uneven).out.bodies)
+			})
 		parking := new(raftfsm.Parking)
 		m.SetGrowth(raftfsm.Growth{Parking: parking, NewPart: func() raftfsm.Machine { return New(raftfsm.Places{}) }})
 		var w raftfsm.RequestWriter
