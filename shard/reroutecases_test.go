@@ -121,15 +121,15 @@ func TestExecThatASplitSeparates(t *testing.T) {
 		w, u := newGrowing(t, n), of("write", dedup.RequestID{}, 2, 4)
 		u.exec = true
 		w.splitNow(0, known)
-		if _, err := w.write(u, soonOver); !errors.Is(err, errs.ErrCrossShard) || u.count() != 0 {
+		if _, err := w.write(u, hinderedMax); !errors.Is(err, errs.ErrCrossShard) || u.count() != 0 {
 			t.Errorf("route known %v: without identity: %v, counted %v", known, err, u.counted)
 		}
 		w, u = newGrowing(t, n), of("write", dedup.ByProducer([]byte("p"), 1), 2, 4)
 		u.exec = true
-		_, err := w.write(u, soonOver)
+		_, err := w.write(u, hinderedMax)
 		mustDo(t, err)
 		w.splitNow(0, known)
-		if _, err := w.write(u, soonOver); !errors.Is(err, errs.ErrOutcomeUnknown) || u.count() != 2 {
+		if _, err := w.write(u, hinderedMax); !errors.Is(err, errs.ErrOutcomeUnknown) || u.count() != 2 {
 			t.Errorf("route known %v: a repeat: %v, counted %v", known, err, u.counted)
 		}
 	}
@@ -143,7 +143,7 @@ func TestNamesOfTheJudgeAreForwarded(t *testing.T) {
 	for _, led := range [][]int{nil, {0}} {
 		w, u := newGrowing(t, n, led...), of("write", growingKey(0), 1)
 		w.splitNow(0, true)
-		_, err := w.write(u, soonOver)
+		_, err := w.write(u, hinderedMax)
 		mustDo(t, err)
 		if len(u.names) != 1 {
 			t.Errorf("uses %v", u.names)
@@ -230,7 +230,7 @@ func TestAFullQueueAfterASplit(t *testing.T) {
 				filled = w.full != nil
 				return fate
 			}
-			_, err := w.write(u, soonOver)
+			_, err := w.write(u, hinderedMax)
 			partial, is := errors.AsType[*PartialError](err)
 			if !errors.Is(err, errs.ErrOverloaded) || is != c.partial || !filled {
 				t.Errorf("got %v, filled %v, %+v", err, filled, partial)
@@ -238,7 +238,7 @@ func TestAFullQueueAfterASplit(t *testing.T) {
 			if (u.count() > 0) != c.partial {
 				t.Errorf("counted %v", u.counted)
 			}
-			if q, err := w.write(u, soonOver); err != nil || !c.partial && q.Duplicate {
+			if q, err := w.write(u, hinderedMax); err != nil || !c.partial && q.Duplicate {
 				t.Errorf("a repeat: %v", err)
 			}
 		})
