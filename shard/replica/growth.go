@@ -97,6 +97,9 @@ func (g *Growth) Begun(attempt uint32) {
 		return
 	}
 	m.Begun(attempt)
+	if at := m.AdoptedAt(); at > 0 && at == g.of.raft.LastIndex() && g.Elected() {
+		g.of.AnnounceCommit() // an entry after Adopt, for which the first snapshots wait
+	}
 	if g.of.snapshotter.growthDue() {
 		select {
 		case g.of.snapshotter.grew <- struct{}{}:

@@ -120,7 +120,7 @@ func (s *Snapshotter) setTrailing(bytes, entries int64) error {
 	}
 	trailing = max(trailing, trailingEntriesMin)
 	if m := s.cfg.Machine; m != nil && m.AdoptedAt() > s.stored.NewestIndex() {
-		trailing = min(trailing, int64(s.raft.LastIndex()-m.AdoptedAt()))
+		trailing = min(trailing, max(1, int64(s.raft.LastIndex()-m.AdoptedAt()))) // only raft's main goroutine may delete the last entry
 	}
 	if err := s.settings.change(func(conf *raft.ReloadableConfig) { conf.TrailingLogs = uint64(trailing) }); err != nil {
 		return fmt.Errorf("cannot set the entries to keep: %w", err)
@@ -128,9 +128,11 @@ func (s *Snapshotter) setTrailing(bytes, entries int64) error {
 	return nil
 }
 
-// growthDue reports whether the shard has grown since the newest snapshot, and a snapshot may contain that.
+// growthDue reports whether the shard has grown since the newest snapshot, and a snapshot may contain that. The
+// first snapshot after an Adopt waits for the next entry, because it must not truncate the log's last entry.
 func (s *Snapshotter) growthDue() bool {
-	return s.cfg.Machine != nil && s.cfg.Machine.GrewAt() > s.stored.NewestIndex()
+	m := s.cfg.Machine
+	return m != nil && m.GrewAt() > s.stored.NewestIndex() && s.raft.LastIndex() > m.AdoptedAt()
 }
 
 // run takes a snapshot whenever the log since the last snapshot reaches dueBytes, and at once after
