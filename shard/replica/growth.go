@@ -98,7 +98,7 @@ func (g *Growth) Begun(attempt uint32) {
 	}
 	m.Begun(attempt)
 	if at := m.AdoptedAt(); at > 0 && at == g.of.raft.LastIndex() && g.Elected() {
-		g.of.AnnounceCommit() // an entry after Adopt, for which the first snapshots wait
+		g.of.raft.Barrier(EnqueueTimeoutMax) // an entry after Adopt, for which the first snapshots wait
 	}
 	if g.of.snapshotter.growthDue() {
 		select {
