@@ -22,6 +22,9 @@ import (
 // source uses only the server that Identity names.
 func TestTwoServers(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("it restarts a server several times")
+	}
 	one, two := newDatabase(t), newDatabaseOf(t, nil)
 	for _, db := range []*database{one, two} {
 		db.exec(t, "CREATE ROLE reader LOGIN REPLICATION")

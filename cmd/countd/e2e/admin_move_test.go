@@ -12,6 +12,7 @@ import (
 // gossip knows of the death, and then withdraws the order. The group must have its earlier voters,
 // without the dead node.
 func TestAdminMoveIsTakenBack(t *testing.T) {
+	long(t)
 	beside(t)
 	c := newCluster(t, proctest.Options{Nodes: voters + 1})
 	const group = 1

@@ -124,6 +124,7 @@ func (c *closedNode) redis(lines ...string) {
 //  1. no file, log or output contains a part of a token, not even in hexadecimal or base64;
 //  2. the same search finds the hash of a token in the files, so the search works.
 func TestTokensAreInNoFile(t *testing.T) {
+	long(t)
 	t.Parallel()
 	c := startClosed(t)
 	web, ann := c.tokenOf("web", "writer:posts,unread"), c.tokenOf("ann", "admin")

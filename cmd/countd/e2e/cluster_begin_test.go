@@ -13,6 +13,7 @@ import (
 // cluster are ready. The others must then lead every group, including the catalog, and accept
 // writes.
 func TestClusterFounderDies(t *testing.T) {
+	long(t)
 	beside(t)
 	for range short(1, 5) {
 		c := proctest.StartCluster(t, bin, proctest.Options{})

@@ -158,6 +158,7 @@ func TestWrongClusterNameExitsWithUsage(t *testing.T) {
 // TestNodeWithoutJoinIsFound: three nodes form a cluster. Two nodes name the third in --join, and
 // the third has no --join. One of the two founds the cluster, and the third must join it.
 func TestNodeWithoutJoinIsFound(t *testing.T) {
+	long(t)
 	t.Parallel()
 	known := proctest.NewNode(t, bin, t.TempDir(), "--node-id", "c", "--bootstrap-expect", "3") // not the founder: the node with the lowest key founds the cluster
 	nodes := []*proctest.Node{known}

@@ -24,6 +24,7 @@ const guide = "../../../docs/GUIDE.md"
 // enforce, as the user that the guide creates. While the node is down, a page fails within seconds,
 // and the site logs the lost views.
 func TestSites(t *testing.T) {
+	long(t)
 	t.Parallel()
 	for _, site := range []struct{ program, script, client string }{
 		{program: proctest.Build(t, "examples/go")},
