@@ -205,7 +205,7 @@ func (m *Base) adopt(e *AdoptEntry, index uint64, done func()) error {
 	until := time.After(partWaitMax)
 	for {
 		changed := m.growth.Parking.changes()
-		err := error(ErrNoPart)
+		err := ErrNoPart
 		if part := m.growth.Parking.Of(e.Group); part != nil && part.Split == e.Split && part.Parent == e.Parent {
 			if err = m.take(part, e, index, done); err == nil {
 				return nil
