@@ -287,7 +287,7 @@ func CheckSplit(m Machine) error {
 	return nil
 }
 
-// RememberedBytes estimates the memory of the request memory, of which each part has a copy.
+// RememberedBytes estimates the size of the request memory in bytes. Each part has a copy of it.
 func RememberedBytes(m Machine) uint64 {
 	keys, producers := m.Remembered()
 	return uint64(keys+producers) * rememberedBytes

@@ -74,25 +74,29 @@ func (t *router) shardsToRead(ks *Keyspace, opt *ReadOptions) (*keyspaceShards, 
 // as all reads that wait at this time do together, but never for a group that was dropped. A group that
 // never was has no writes to wait for.
 func (t *router) awaitGroup(group uint32, deadline time.Time) error {
-	known := func() error {
-		if group == catalogGroup || t.registry.shardOf(group) != nil || t.catalog.View().Dropped(group) {
-			return nil
-		}
-		return errs.ErrBehind
-	}
-	if known() == nil {
+	if t.knowsGroup(group) {
 		return nil
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	err := t.newest(ctx)
 	if err == nil && group < t.catalog.View().NextGroup {
-		err = errs.WaitFor(ctx, known)
+		err = errs.WaitFor(ctx, func() error {
+			if t.knowsGroup(group) {
+				return nil
+			}
+			return errs.ErrBehind
+		})
 	}
 	if err != nil {
 		return fmt.Errorf("%w: group %d of the token is not known here: %w", errs.ErrNoQuorum, group, err)
 	}
 	return nil
+}
+
+// knowsGroup reports whether this node knows a group of a token, or that the group was dropped.
+func (t *router) knowsGroup(group uint32) bool {
+	return group == catalogGroup || t.registry.shardOf(group) != nil || t.catalog.View().Dropped(group)
 }
 
 // orUnknown does what orDropped does, for a call to one keyspace. It also returns an

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -74,13 +75,7 @@ func (m *Membership) askVoters(ctx context.Context, group uint32, voters []raft.
 		ids[replica.NodeOf(id)] = id
 	}
 	answers := map[raft.ServerID]growthAnswer{}
-	for node, a := range rpc.AskAll(ctx, func(yield func(string) bool) {
-		for node := range ids {
-			if !yield(node) {
-				return
-			}
-		}
-	}, func(ctx context.Context, node string) (growthAnswer, error) {
+	for node, a := range rpc.AskAll(ctx, maps.Keys(ids), func(ctx context.Context, node string) (growthAnswer, error) {
 		_, number := catalog.ParseReplicaID(string(ids[node]))
 		q := growthQuestion{Replica: raftstore.ReplicaID{Group: group, Number: number}, Attempt: attempt}
 		if node == m.cfg.Key {

@@ -456,8 +456,8 @@ func (c *growCalls) fetch(ctx context.Context, _ uint64) (*rpc.Stream, error) {
 	return c.ask.Stream(ctx, "from", "snapshot", nil)
 }
 
-// Between Split and Begun no snapshot of the parent contains Split, whoever asks for it and however long
-// the log is. All of them succeed at Begun.
+// Each kind of request for a snapshot of the parent fails after Split, even if the log is long. After Begun,
+// each succeeds.
 func TestBarOfSnapshots(t *testing.T) {
 	t.Parallel()
 	w := newGrowWorld(t, 3, storage.LogStoreDefault)

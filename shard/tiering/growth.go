@@ -51,7 +51,8 @@ type preparation struct {
 // ErrPreparing is returned by Prepare while a replica is being prepared.
 var ErrPreparing = errors.New("the replica is being prepared for the split")
 
-// Prepare returns nil if the replica is ready for an attempt to split its shard. The first call begins the preparation. A failed preparation begins again with the next call.
+// Prepare returns nil if the replica is ready for an attempt to split its shard. The first call begins
+// the preparation. A failed preparation begins again with the next call.
 func (p *Preparations) Prepare(attempt uint32, of Parent) error {
 	if err := raftfsm.CheckSplit(of.Machine.Machine); err != nil {
 		return err

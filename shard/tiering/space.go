@@ -62,15 +62,11 @@ type KeptSpace struct {
 
 // Keep reserves bytes until KeptSpace.End, or returns replica.ErrNoRoom.
 func (d *SnapshotSpace) Keep(bytes uint64) (*KeptSpace, error) {
-	free, err := d.Free()
-	if err != nil {
+	if _, err := d.Take(bytes); err != nil {
 		return nil, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.takeLocked(bytes, free); err != nil {
-		return nil, err
-	}
 	d.mu.kept += bytes
 	return &KeptSpace{of: d, left: bytes}, nil
 }

@@ -146,7 +146,7 @@ func (im *FileImport) place(b *batch, err error) string {
 }
 
 // Position is a position in a file: every record that starts on Line or before is handled. Rows
-// counts those that the server acknowledged, and Rejected those that the import rejected.
+// counts the records that the server acknowledged, and Rejected the records that the import rejected.
 type Position struct {
 	Line     int64 `json:"line"`
 	Rows     int64 `json:"rows"`
