@@ -99,3 +99,24 @@ func FuzzDecodeSession(f *testing.F) {
 		}
 	})
 }
+
+// An interrupted run sends the cuts that are queued. Otherwise a sender could skip a cut, although
+// another sender has sent a cut with a higher number.
+func TestQueuedCutsAreSent(t *testing.T) {
+	r := &Replay{}
+	r.begun.Store(true)
+	r.cuts = newCuts(progress{seq: 1}, false)
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel()
+	c := &cut{after: Position{Line: 1, Rejected: 1}} // without sums, so that it needs no server
+	if err := r.cuts.letThrough(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	queue := make(chan *cut, 1)
+	queue <- c
+	close(queue)
+	r.send(interrupted, queue, func(err error) { t.Error(err) })
+	if got := r.cuts.progress().seq; got != 2 {
+		t.Errorf("the next run begins with cut %d", got)
+	}
+}

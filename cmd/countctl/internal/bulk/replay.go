@@ -150,14 +150,11 @@ func (r *Replay) hand(ctx context.Context, queue chan<- *cut) error {
 	}
 }
 
-// send sends cuts until the queue is closed. Once ctx is done, it sends no further cut, but waits
-// for the answer to the request in flight. Without that answer, the next run would have to send the
-// cut again, and by then the server may have forgotten the producer.
+// send sends cuts until the queue is closed. Once ctx is done, the reader queues no further cut. But
+// send sends each queued cut and waits for its answer: if a cut with a higher number was sent and
+// this one was not, the server may forget the producer and then refuse this cut for ever.
 func (r *Replay) send(ctx context.Context, queue <-chan *cut, fail context.CancelCauseFunc) {
 	for c := range queue {
-		if ctx.Err() != nil {
-			continue
-		}
 		if err := r.add(ctx, c); err != nil {
 			fail(err)
 		}
