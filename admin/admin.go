@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -37,13 +38,17 @@ type Config struct {
 	Alive func(key string) bool
 	// JoinsOthers is set if the settings name other nodes with which to form a cluster.
 	JoinsOthers bool
+	Logger      *slog.Logger
 }
 
 // Cluster serves operators' requests through this node.
-type Cluster struct{ cfg Config }
+type Cluster struct {
+	cfg      Config
+	restores restores
+}
 
 // New returns the cluster of a node.
-func New(cfg Config) *Cluster { return &Cluster{cfg} }
+func New(cfg Config) *Cluster { return &Cluster{cfg: cfg} }
 
 // View joins the catalog with the reports of the nodes that answer within a second.
 func (a *Cluster) View(ctx context.Context) (*View, error) {
@@ -130,6 +135,14 @@ func (a *Cluster) RestoreShard(ctx context.Context, group uint32, stream io.Read
 	n, err := a.cfg.Node()
 	if err != nil {
 		return raftfsm.SnapshotFacts{}, err
+	}
+	ks, _, err := n.ShardOf(group)
+	if err != nil {
+		return raftfsm.SnapshotFacts{}, err
+	}
+	defer a.restores.begin(ks.Name)()
+	if k := n.Catalog().Keyspaces[ks.Name]; k.Growth != nil {
+		return raftfsm.SnapshotFacts{}, refusedf("keyspace %s grows to %d shards: restore it after the growth, or withdraw the growth", k.Name, k.Growth.Shards)
 	}
 	return RestoreShard(ctx, n, group, stream, o)
 }

@@ -24,6 +24,25 @@ type Keyspace struct {
 	// columns were added. No other column ever gets these numbers.
 	DroppedColumns []int `json:"dropped_columns,omitempty"`
 	column.Settings[int64]
+	// Growing is the progress of the keyspace's growth; nil if it does not grow.
+	Growing *Growing `json:"growing,omitempty"`
+}
+
+// Growing is the progress of a growth, which multiplies the shards of a keyspace.
+type Growing struct {
+	To     int            `json:"to"`              // number of shards after the growth
+	Split  int            `json:"split"`           // number of present shards that have been split and whose parts all serve
+	Since  string         `json:"since,omitempty"` // when the growth began, RFC 3339; "" if unknown
+	Shards []GrowingShard `json:"shards"`          // the present shards
+}
+
+// GrowingShard describes how far a shard is in a growth.
+type GrowingShard struct {
+	Shard int `json:"shard"`
+	// State is waiting, committed (its parts have groups), split (some parts serve) or begun (all
+	// parts serve).
+	State string `json:"state"`
+	Since string `json:"since,omitempty"` // when it was committed, RFC 3339; "" if unknown
 }
 
 // Numbered returns the columns by number, with "" for dropped ones.

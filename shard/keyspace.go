@@ -25,7 +25,7 @@ type Keyspace struct {
 	Name    string   `json:"name"`
 	Kind    string   `json:"kind"`
 	Columns []string `json:"columns"` // by number, which never changes; "" for a dropped column, which the JSON omits
-	Shards  int      `json:"shards"`  // fixed when the keyspace is created
+	Shards  int      `json:"shards"`  // a growth multiplies it
 	// Dropped has the numbers of dropped columns, ascending.
 	Dropped []int `json:"dropped_columns,omitempty"`
 	// Sharding is ShardingHash, or "" for ShardingModulo. It is fixed when the keyspace is created.
@@ -34,6 +34,7 @@ type Keyspace struct {
 	// voters have no vote.
 	Everywhere bool `json:"everywhere,omitempty"`
 	column.Settings[int64]
+	Growing *catalog.Progress `json:"growing,omitempty"` // nil unless the number of shards is growing now
 	// Warning describes a problem of the chosen number of shards. Only CreateKeyspace sets it.
 	Warning string `json:"warning,omitempty"`
 
@@ -47,7 +48,7 @@ type Keyspace struct {
 func keyspaceOf(k *catalog.Keyspace) *Keyspace {
 	known := &Keyspace{
 		Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: len(k.Groups), Sharding: k.Sharding, FirstGroup: k.FirstGroup(), Groups: k.Groups, Divisor: k.Divisor,
-		Everywhere: k.Everywhere, Settings: k.Settings, ByNumber: raftfsm.SettingsOf(k.Columns, k.Settings),
+		Everywhere: k.Everywhere, Growing: k.Progress(), Settings: k.Settings, ByNumber: raftfsm.SettingsOf(k.Columns, k.Settings),
 	}
 	for number, name := range k.Columns {
 		if name == "" {

@@ -41,6 +41,10 @@ type ReplicaReport struct {
 	// members of all its rows.
 	Outboxes uint64 `json:"outboxes,omitempty"`
 	Pairs    uint64 `json:"pairs,omitempty"`
+	// NoSplit is why the shard cannot split now (raftfsm.CheckSplit). Unsettled is why it cannot grow once
+	// more (replica.Growth.Settled). Only GrowthReports sets them; "" for no reason.
+	NoSplit   string `json:"no_split,omitempty"`
+	Unsettled string `json:"unsettled,omitempty"`
 }
 
 func newLife() string {
@@ -53,6 +57,8 @@ func newLife() string {
 type reportRequest struct {
 	// Marks also requests ReplicaReport.Marks and Entries, about 6 KB for each replica.
 	Marks bool `json:"marks,omitempty"`
+	// Growth is the name of a keyspace for which to set ReplicaReport.NoSplit and Unsettled.
+	Growth string `json:"growth,omitempty"`
 }
 
 // report describes this node, with the marks of its replicas if the request asks for them.
@@ -82,6 +88,9 @@ func (n *Node) report(asked reportRequest) NodeReport {
 			}
 			replica.Misfit = n.tiering.Misfit(here.tier)
 			replica.Outboxes, replica.Pairs = here.fsm.Besides()
+			if status.Keyspace == asked.Growth {
+				n.reportGrowth(&replica, here)
+			}
 		}
 		r.Replicas = append(r.Replicas, replica)
 	}
@@ -97,6 +106,23 @@ func (n *Node) Reports(ctx context.Context) map[string]NodeReport {
 // MarkedReports is Reports with the marks of all replicas.
 func (n *Node) MarkedReports(ctx context.Context) map[string]NodeReport {
 	return n.reports(ctx, reportRequest{Marks: true})
+}
+
+// GrowthReports is Reports with ReplicaReport.NoSplit and Unsettled of the replicas of a keyspace.
+func (n *Node) GrowthReports(ctx context.Context, keyspace string) map[string]NodeReport {
+	return n.reports(ctx, reportRequest{Growth: keyspace})
+}
+
+func (n *Node) reportGrowth(of *ReplicaReport, here *localReplica) {
+	if err := raftfsm.CheckSplit(here.fsm.Machine); err != nil {
+		of.NoSplit = err.Error()
+	}
+	if k := n.catalog.View().Keyspaces[of.Keyspace]; len(k.Grown) > 0 {
+		g := n.registry.shardOf(of.ID)
+		if err := here.group.Growth.Settled(g.kind, g.first, here.fsm.Route()); err != nil {
+			of.Unsettled = err.Error()
+		}
+	}
 }
 
 func (n *Node) reports(ctx context.Context, asked reportRequest) map[string]NodeReport {

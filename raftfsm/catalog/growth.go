@@ -15,13 +15,16 @@ type GrowEntry struct {
 	To         int    `json:"to"`
 	// Auto means that no operator asked for the growth. It is refused if Keyspace.Exec is set.
 	Auto bool `json:"auto,omitempty"`
+	// At is the Unix time by the clock of the catalog's leader, for operators; 0 if unknown.
+	At int64 `json:"at,omitempty"`
 }
 
 // CommitSplitEntry begins an attempt to split a parent. It creates the children, whose first voters
 // are the parent's target. The parent's leader has read Revision together with that target.
 type CommitSplitEntry struct {
 	Group    uint32 `json:"group"`
-	Revision uint64 `json:"revision"` // Placement.Revision
+	Revision uint64 `json:"revision"`     // Placement.Revision
+	At       int64  `json:"at,omitempty"` // as in GrowEntry
 }
 
 // AbandonSplitEntry ends an attempt to split a parent, and drops its children. The log of the parent
@@ -51,13 +54,15 @@ func (c *Command) ofGrowth() bool {
 
 // putAttempts stores a keyspace with other attempts.
 func (v *View) putAttempts(k Keyspace, attempts map[uint32]Attempt) (Result, bool) {
-	k.Growth = &Growth{Shards: k.Growth.Shards, Auto: k.Growth.Auto, Attempts: attempts}
+	growth := *k.Growth
+	growth.Attempts = attempts
+	k.Growth = &growth
 	v.Keyspaces[k.Name] = k
 	return Result{Keyspace: k}, true
 }
 
 func (v *View) noGrowth() (Result, bool) {
-	return refused("growth of keyspaces needs cluster version %d, this is %d", versionOfGrowth, v.ClusterVersion)
+	return refused("the cluster's version is %d; growth needs %d", v.ClusterVersion, versionOfGrowth)
 }
 
 // withdraw ends the growth of a keyspace without attempts. It changes the revisions of the parents,
@@ -102,7 +107,7 @@ func (c *GrowEntry) apply(v *View) (Result, bool) {
 			return refused("%s", why)
 		}
 	}
-	k.Growth = &Growth{Shards: c.To, Auto: c.Auto}
+	k.Growth = &Growth{Shards: c.To, Auto: c.Auto, Since: c.At}
 	v.Keyspaces[k.Name] = k
 	return Result{Keyspace: k}, true
 }
@@ -136,7 +141,7 @@ func (c *CommitSplitEntry) apply(v *View) (Result, bool) {
 	if why := v.unsettled(c.Group); why != "" {
 		return refused("%s", why)
 	}
-	a := Attempt{Number: v.NextGroup}
+	a := Attempt{Number: v.NextGroup, Since: c.At}
 	for range k.Growth.Shards/len(k.Groups) - 1 {
 		v.NextGroup++
 		v.Groups[v.NextGroup] = newPlacement(p.Target)

@@ -285,7 +285,7 @@ func TestGrowthNeedsAClusterVersion(t *testing.T) {
 	for name, command := range map[string]*Command{
 		"grow": grow("k", 1, 1, 3), "commit": commitSplit(1, 0), "abandon": abandonSplit(1, 2), "begun": begun(1), "mark": markExec("k", 1),
 	} {
-		mustTake(t, c, []catalogStep{{name, command, "growth of keyspaces needs cluster version 2, this is 1", false}})
+		mustTake(t, c, []catalogStep{{name, command, "the cluster's version is 1; growth needs 2", false}})
 	}
 	mustTake(t, c, []catalogStep{
 		{"version 2", setVersion(2), "", true},

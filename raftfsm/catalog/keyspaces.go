@@ -58,7 +58,8 @@ type Growth struct {
 	// Shards is the number of shards after the growth, a multiple of the present number.
 	Shards int `json:"shards"`
 	// Auto is GrowEntry.Auto.
-	Auto bool `json:"auto,omitempty"`
+	Auto  bool  `json:"auto,omitempty"`
+	Since int64 `json:"since,omitempty"` // GrowEntry.At
 	// Attempts maps the group of a parent to the attempt to split it. An abandoned attempt is
 	// removed.
 	Attempts map[uint32]Attempt `json:"attempts,omitempty"`
@@ -74,6 +75,7 @@ type Attempt struct {
 	// Pending holds the children that have not begun. Unless it is empty, the parent and all children
 	// are frozen: their targets do not change, and they get no new members.
 	Pending []uint32 `json:"pending,omitempty"`
+	Since   int64    `json:"since,omitempty"` // CommitSplitEntry.At
 }
 
 // All returns all shards of the keyspace with their groups. If the keyspace grows, it includes the

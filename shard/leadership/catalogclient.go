@@ -132,6 +132,12 @@ func (c *CatalogClient) changeHere(ctx context.Context, command *catalog.Command
 	if k := command.Create; k != nil && k.Replicas == nil {
 		k.Replicas = c.place(k.Divisor)
 	}
+	switch at := time.Now().Unix(); {
+	case command.Grow != nil:
+		command.Grow.At = at
+	case command.CommitSplit != nil:
+		command.CommitSplit.At = at
+	}
 	entry, err := catalog.AppendEntry(nil, command)
 	if err != nil {
 		return nil, err

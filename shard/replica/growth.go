@@ -2,11 +2,14 @@ package replica
 
 import (
 	"errors"
+	"fmt"
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/kinds"
 )
 
 // Growth is the part of a replica by which its shard splits or adopts a part: see DESIGN.md and
@@ -106,6 +109,35 @@ func (g *Growth) Begun(attempt uint32) {
 		default:
 		}
 	}
+}
+
+// ErrKeepsOlder is returned by Settled for a replica that still needs the last Split or Adopt of its shard.
+var ErrKeepsOlder = errors.New("it keeps a snapshot, or a log without one, from before the shard last grew")
+
+// Settled returns nil if each snapshot on this replica's disk has the present route of its shard, and there
+// is one. Then the replica never again applies the last Split or Adopt of its shard.
+func (g *Growth) Settled(kind codec.Kind, first, now codec.Route) error {
+	stored := g.of.snapshotter.stored
+	if stored.OldestIndex() == 0 {
+		return ErrKeepsOlder
+	}
+	names, err := stored.Names() // finished ones first, ascending
+	if err != nil {
+		return err
+	}
+	_, state, err := stored.Open(names[0])
+	if err != nil {
+		return fmt.Errorf("cannot read its oldest snapshot: %w", err)
+	}
+	defer state.Close()
+	oldest, err := kinds.All.OpenSnapshot(state, kind, first)
+	if err != nil {
+		return fmt.Errorf("cannot read its oldest snapshot: %w", err)
+	}
+	if oldest.Route() != now {
+		return ErrKeepsOlder
+	}
+	return nil
 }
 
 var _ Machine = (raftfsm.Machine)(nil)
