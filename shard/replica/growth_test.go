@@ -681,3 +681,37 @@ func testFirstSnapshotCutsAdopt(t *testing.T, store storage.LogStore) {
 	w.crash()
 	w.check()
 }
+
+// A replica is settled once no snapshot from before its last Split or Adopt is on its disk. Without writes, it
+// takes the snapshots that are missing.
+func TestSettledAfterAGrowth(t *testing.T) {
+	w := newGrowWorld(t, 1, storage.LogStoreShared)
+	n := w.nodes[0]
+	settled := func(r *growReplica, first codec.Route) error {
+		return r.Growth.Settled(codec.KindCounters, first, r.fsm.Route())
+	}
+	if err := settled(n.p, codec.Whole); !errors.Is(err, ErrKeepsOlder) {
+		t.Errorf("a replica without a snapshot: %v", err)
+	}
+	for range 2 {
+		mustDo(t, n.p.Snapshotter().Take())
+		mustDo(t, settled(n.p, codec.Whole))
+		w.add(growParent, codec.Whole, 0)
+	}
+	w.split()
+	w.adopt()
+	if err := settled(n.p, codec.Whole); !errors.Is(err, ErrKeepsOlder) {
+		t.Errorf("a parent that has split: %v", err)
+	}
+	if err := settled(n.c, growRoute); !errors.Is(err, ErrKeepsOlder) {
+		t.Errorf("a child without a snapshot: %v", err)
+	}
+	w.save(n)
+	mustDo(t, settled(n.c, growRoute))
+	w.begun()
+	eventually(t, "the parent is settled", func() bool { return settled(n.p, codec.Whole) == nil })
+	w.check()
+	w.crash()
+	mustDo(t, settled(n.p, codec.Whole))
+	mustDo(t, settled(n.c, growRoute))
+}

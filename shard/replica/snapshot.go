@@ -128,11 +128,13 @@ func (s *Snapshotter) setTrailing(bytes, entries int64) error {
 	return nil
 }
 
-// growthDue reports whether the shard has grown since the newest snapshot, and a snapshot may contain that. The
-// first snapshot after an Adopt waits for the next entry, because it must not truncate the log's last entry.
+// growthDue reports whether the shard has grown since the oldest stored snapshot, and a snapshot may contain
+// that. So after a growth, a replica without writes also replaces each snapshot from before: the shard cannot
+// grow again until then. The first snapshot after an Adopt waits for the next entry, because it must not
+// truncate the log's last entry.
 func (s *Snapshotter) growthDue() bool {
 	m := s.cfg.Machine
-	return m != nil && m.GrewAt() > s.stored.NewestIndex() && s.raft.LastIndex() > m.AdoptedAt()
+	return m != nil && m.GrewAt() > s.stored.OldestIndex() && s.raft.LastIndex() > m.AdoptedAt()
 }
 
 // run takes a snapshot whenever the log since the last snapshot reaches dueBytes, and at once after
