@@ -89,6 +89,7 @@ func (f eventFile) check(t *testing.T, s *nodetest.Server, times int64) {
 }
 
 func TestReplay(t *testing.T) {
+	t.Parallel()
 	f := randomEvents(1, 5000, 300)
 	cases := []struct{ name, file, text, flags string }{
 		{"plain", "e.csv", f.text, ""},
@@ -127,6 +128,7 @@ func TestReplay(t *testing.T) {
 }
 
 func TestImportAdd(t *testing.T) {
+	t.Parallel()
 	server := nodetest.New(t)
 	server.Put(2, 0, 0, 10, 0)
 	i := against(t, server)
@@ -153,6 +155,7 @@ func TestImportAdd(t *testing.T) {
 // first adds all rows. On a file system without locks, a run stops once its progress file has
 // another session.
 func TestTwoRunsAtOnceAddOnce(t *testing.T) {
+	t.Parallel()
 	for command, args := range map[string][]string{"replay": {"replay"}, "import --add": {"import", "--add"}} {
 		t.Run(command, func(t *testing.T) {
 			server := nodetest.New(t)
@@ -230,6 +233,7 @@ func (s *sessions) note(r *http.Request, body []byte) {
 //  2. a number always has the same batch;
 //  3. no number is below the server's window.
 func TestReplaySurvivesKills(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it kills a replay many times")
 	}
@@ -328,6 +332,7 @@ func disturb(s *nodetest.Server, noted *sessions, seed uint64, killAt int64) <-c
 }
 
 func TestReplayKeepsToItsSpeed(t *testing.T) {
+	t.Parallel()
 	server := nodetest.New(t)
 	var mu sync.Mutex
 	var sizes []int
@@ -360,6 +365,7 @@ func TestReplayKeepsToItsSpeed(t *testing.T) {
 // lower speed. A session that began at a lower speed rejects such rows, even if it is resumed at
 // full speed. All runs divide the file into the same batches, so each event counts once.
 func TestReplayResumedAtAnotherSpeedCutsAlike(t *testing.T) {
+	t.Parallel()
 	const text = "item,t,event\n1,1,like\n2,soon,like\n3,1,like\n4,NaN,like\n5,1,like\n6,1,like\n7,,like\n8,1,like\n"
 	cases := []struct {
 		name, first, then string
@@ -402,6 +408,7 @@ func TestReplayResumedAtAnotherSpeedCutsAlike(t *testing.T) {
 }
 
 func TestReplayRefusesABadRow(t *testing.T) {
+	t.Parallel()
 	for name, row := range map[string]string{"event": "1,2,frob", "item": "x,2,like", "leading zeros": "02,2,like", "time": "1,soon,like", "fields": "1,2"} {
 		t.Run(name, func(t *testing.T) {
 			server := nodetest.New(t)
@@ -422,6 +429,7 @@ func TestReplayRefusesABadRow(t *testing.T) {
 // If a file has bad rows, the command always exits with an error and reports them, even if it is
 // repeated with other flags.
 func TestAddOfAFinishedFileRemembersItsRejects(t *testing.T) {
+	t.Parallel()
 	cases := []struct{ name, text, command, add, rejects string }{
 		{"import --add", "id,like\nx,1\n1,1\ny,1\n", "import", "--add", ""},
 		{"replay", "item,t,event\n1,1,frob\n1,2,like\n1,3,frob\n", "replay", "--speed=max", ""},
@@ -461,6 +469,7 @@ func TestAddOfAFinishedFileRemembersItsRejects(t *testing.T) {
 // A run that continues without --on-error skip still reports the rows that the previous run
 // rejected.
 func TestRejectsOfAStoppedRunAreCounted(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"values", "--add"} {
 		t.Run(kind, func(t *testing.T) {
 			server := nodetest.New(t)
@@ -494,6 +503,7 @@ func TestRejectsOfAStoppedRunAreCounted(t *testing.T) {
 }
 
 func TestAddDoesNotBeginAnewByItself(t *testing.T) {
+	t.Parallel()
 	nothing := func(*testing.T, *nodetest.Server, string) {}
 	rewrite := func(text string) func(*testing.T, *nodetest.Server, string) {
 		return func(t *testing.T, _ *nodetest.Server, path string) {
@@ -538,6 +548,7 @@ func TestAddDoesNotBeginAnewByItself(t *testing.T) {
 // A run that fails before it sends anything leaves the progress file unchanged, so the next run can
 // have other flags.
 func TestARunThatSentNothingBlocksNothing(t *testing.T) {
+	t.Parallel()
 	cases := []struct{ name, text, command, wrong, right string }{
 		{"replay", "item,t,event\n1,1,retweet\n1,2,like\n", "replay", "--map retweeet=repost", "--map retweet=repost"},
 		{"import --add", "id,n,like\n1,x,5\n", "import --add", "--map n=like", "--map like=like"},
@@ -572,6 +583,7 @@ func TestARunThatSentNothingBlocksNothing(t *testing.T) {
 }
 
 func TestAddOfAForgottenSessionStops(t *testing.T) {
+	t.Parallel()
 	server := nodetest.New(t, nodetest.OneProducer)
 	i := against(t, server)
 	path := clitest.WriteTemp(t, "e.csv", randomEvents(3, 500, 50).text)
@@ -605,6 +617,7 @@ func countIncrs(s *nodetest.Server, nth int, fault *nodetest.Fault) {
 // An answer that names the row whose sum does not fit is lost, and the answer to the repeated
 // request does not name the row. The command then reports every row whose sum may not have fitted.
 func TestAddNamesSumsThatPerhapsDoNotFit(t *testing.T) {
+	t.Parallel()
 	server := nodetest.New(t)
 	server.Put(7, 0, 0, 1<<63-1, 0)
 	i := against(t, server)
@@ -626,6 +639,7 @@ func TestAddNamesSumsThatPerhapsDoNotFit(t *testing.T) {
 // If sums did not fit, the command always exits with an error and reports their rows, even if it is
 // repeated with other flags.
 func TestAddOfAFileRemembersItsOverflows(t *testing.T) {
+	t.Parallel()
 	const full = 1<<63 - 1
 	added := "id,like\n40,1\n44,1\n40,2\n48,1\n"
 	cases := []struct {
@@ -681,6 +695,7 @@ func TestAddOfAFileRemembersItsOverflows(t *testing.T) {
 }
 
 func TestSessionFilesOfOthersAreRefused(t *testing.T) {
+	t.Parallel()
 	path := clitest.WriteTemp(t, "a.csv", "id,like\n1,1\n")
 	session := func(change func(*bulk.FileState)) string {
 		s := bulk.FileState{Kind: bulk.KindAdd}.BeginSession(10, 0)

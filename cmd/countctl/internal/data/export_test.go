@@ -40,6 +40,7 @@ func gunzip(t *testing.T, path string) string {
 }
 
 func TestExport(t *testing.T) {
+	t.Parallel()
 	server := nodetest.New(t)
 	server.Put(10, 1, 0, -5, 0)
 	server.Put(9, 0, math.MaxInt64, 0, math.MinInt64)
@@ -87,6 +88,7 @@ func TestExport(t *testing.T) {
 }
 
 func TestExportThenImport(t *testing.T) {
+	t.Parallel()
 	from, to := nodetest.New(t), nodetest.New(t)
 	const n = 25_000 // rows for three pages of a scan
 	for id := uint64(1); id <= n; id++ {
@@ -103,6 +105,7 @@ func TestExportThenImport(t *testing.T) {
 }
 
 func TestExportLeavesTheOldFileWhenItFails(t *testing.T) {
+	t.Parallel()
 	cases := []struct {
 		name string
 		stop func(cancel context.CancelFunc) *nodetest.Fault
@@ -145,6 +148,7 @@ func TestExportLeavesTheOldFileWhenItFails(t *testing.T) {
 }
 
 func TestExportTriesAPageAgain(t *testing.T) {
+	t.Parallel()
 	server := nodetest.New(t)
 	server.Put(1, 1, 1, 1, 1)
 	scans := 0
@@ -164,6 +168,7 @@ func TestExportTriesAPageAgain(t *testing.T) {
 // If no node has a replica of a shard, an export with --skip-unreadable writes the other rows,
 // names the missing shard, and exits with an error.
 func TestExportSkipsShardsThatNobodyHas(t *testing.T) {
+	t.Parallel()
 	server := nodetest.New(t)
 	server.Put(9, 1, 0, 0, 0)
 	server.SetFail(func(r *http.Request, body []byte) *nodetest.Fault {

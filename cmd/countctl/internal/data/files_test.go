@@ -25,6 +25,7 @@ import (
 // An import of a pipe fails at once, and the error names a remedy. A signal ends an import that
 // waits for standard input.
 func TestPipes(t *testing.T) {
+	t.Parallel()
 	server := nodetest.New(t)
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	must(t, syscall.Mkfifo(pipe, 0o600))
@@ -73,6 +74,7 @@ func TestPipes(t *testing.T) {
 }
 
 func TestFormats(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ name, text, flags, says string }{
 		{"a mark before a quoted header", "\ufeff\"id\",\"like\"\n1,5\n", "", ""},
 		{"a mark before a quoted header, CRLF", "\ufeff\"id\",\"like\"\r\n\"1\",\"5\"\r\n", "", ""},
@@ -115,6 +117,7 @@ func TestFormats(t *testing.T) {
 // The file of rejects has the delimiter of the source file, so that it can be corrected and
 // imported with the same flags. A continued run uses that delimiter too.
 func TestRejectsOfAnotherDelimiter(t *testing.T) {
+	t.Parallel()
 	server := nodetest.New(t)
 	i := against(t, server)
 	path := clitest.WriteTemp(t, "f.csv", "id;like\nx;1\n1;1\n2;1\ny;\"1;1\"\n3;1\n")
@@ -143,6 +146,7 @@ func TestRejectsOfAnotherDelimiter(t *testing.T) {
 // If a key matches a pattern but its id is not a number, the import rejects it and exits with an
 // error. Keys that match no pattern are not rejected. Rejects of earlier runs stay in the file.
 func TestImportRedisBadIDs(t *testing.T) {
+	t.Parallel()
 	addr := proctest.StartRedis(t)
 	peer := redis.NewClient(&redis.Options{Addr: addr})
 	t.Cleanup(func() { peer.Close() })
@@ -186,6 +190,7 @@ func TestImportRedisBadIDs(t *testing.T) {
 }
 
 func TestImportRedisNamesKeysThatExpire(t *testing.T) {
+	t.Parallel()
 	addr := proctest.StartRedis(t)
 	peer := redis.NewClient(&redis.Options{Addr: addr})
 	t.Cleanup(func() { peer.Close() })
@@ -208,6 +213,7 @@ func TestImportRedisNamesKeysThatExpire(t *testing.T) {
 
 // A run of an import from Redis fails. Its late writes change nothing after a later run.
 func TestLateWriteOfAnEarlierCopyChangesNothing(t *testing.T) {
+	t.Parallel()
 	from := newSource(t, 300)
 	server := nodetest.New(t)
 	var late copies

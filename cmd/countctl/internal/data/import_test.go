@@ -64,6 +64,7 @@ func countSets(s *nodetest.Server, fail func(n int64) *nodetest.Fault) *atomic.I
 func noFault(int64) *nodetest.Fault { return nil }
 
 func TestImport(t *testing.T) {
+	t.Parallel()
 	const n = 2500
 	cases := []struct {
 		name  string
@@ -104,6 +105,7 @@ func TestImport(t *testing.T) {
 }
 
 func TestImportSetsZeros(t *testing.T) {
+	t.Parallel()
 	server := nodetest.New(t)
 	server.Put(1, 5, 6, 7, 8)
 	against(t, server).OK("import", clitest.WriteTemp(t, "a.csv", "id,like,comment\n1,0,0\n"))
@@ -115,6 +117,7 @@ func TestImportSetsZeros(t *testing.T) {
 // A late copy of an import's request changes nothing, even after later increments, because each
 // copy has the number of the first try.
 func TestLateCopyOfAnImportChangesNothing(t *testing.T) {
+	t.Parallel()
 	server := nodetest.New(t)
 	var mu sync.Mutex
 	var copies []*http.Request
@@ -159,6 +162,7 @@ func TestLateCopyOfAnImportChangesNothing(t *testing.T) {
 // Requests are refused, cut off or answered late. Still, among rows with the same id, the last row
 // in the file wins. The import reports a row as imported only if it is.
 func TestImportKeepsTheOrderOfOneIDUnderFaults(t *testing.T) {
+	t.Parallel()
 	server := nodetest.New(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	faults := []*nodetest.Fault{
@@ -199,6 +203,7 @@ func TestImportKeepsTheOrderOfOneIDUnderFaults(t *testing.T) {
 }
 
 func TestImportGoesOnWhereItStopped(t *testing.T) {
+	t.Parallel()
 	const n, batch, failAt = 5000, 100, 20
 	cases := []struct {
 		name string
@@ -256,6 +261,7 @@ func TestImportGoesOnWhereItStopped(t *testing.T) {
 }
 
 func TestImportBeginsAnew(t *testing.T) {
+	t.Parallel()
 	const n = 2000
 	cases := []struct {
 		name   string
@@ -298,6 +304,7 @@ func TestImportBeginsAnew(t *testing.T) {
 }
 
 func TestImportRefusesAForeignProgressFile(t *testing.T) {
+	t.Parallel()
 	i := against(t, nodetest.New(t))
 	path := clitest.WriteTemp(t, "a.csv", "id,like\n1,2\n")
 	for name, text := range map[string]string{"no JSON": "hello", "future": `{"version":2}`, "negative": `{"version":1,"position":{"line":-1}}`} {
@@ -314,6 +321,7 @@ func TestImportRefusesAForeignProgressFile(t *testing.T) {
 }
 
 func TestImportWaitsForABusyServer(t *testing.T) {
+	t.Parallel()
 	server := nodetest.New(t)
 	countSets(server, func(n int64) *nodetest.Fault {
 		if n == 1 {
@@ -332,6 +340,7 @@ func TestImportWaitsForABusyServer(t *testing.T) {
 }
 
 func TestImportNamesTheLineThatTheServerRefuses(t *testing.T) {
+	t.Parallel()
 	server := nodetest.New(t)
 	server.Fail = func(r *http.Request, body []byte) *nodetest.Fault {
 		if !bytes.Contains(body, []byte(`"id":"2"`)) {

@@ -67,6 +67,7 @@ func wantSource(t *testing.T, s *nodetest.Server, n int) {
 }
 
 func TestImportRedis(t *testing.T) {
+	t.Parallel()
 	const n = 1000
 	from := newSource(t, n)
 	server := nodetest.New(t)
@@ -94,6 +95,7 @@ func TestImportRedis(t *testing.T) {
 
 // The count of a set or sorted set is its number of members. Keys of other types are ignored.
 func TestImportRedisCountsMembers(t *testing.T) {
+	t.Parallel()
 	addr := proctest.StartRedis(t)
 	peer := redis.NewClient(&redis.Options{Addr: addr})
 	t.Cleanup(func() { peer.Close() })
@@ -136,6 +138,7 @@ func TestImportRedisCountsMembers(t *testing.T) {
 
 // The comparison prints the differences. If there are any, the command exits with an error.
 func TestImportRedisTellsDifferences(t *testing.T) {
+	t.Parallel()
 	from := newSource(t, 100)
 	server := nodetest.New(t)
 	i := against(t, server)
@@ -160,6 +163,7 @@ func TestImportRedisTellsDifferences(t *testing.T) {
 // The next run continues after the last acknowledged keys of a stopped run. A run from another
 // Redis server begins at the start.
 func TestImportRedisGoesOn(t *testing.T) {
+	t.Parallel()
 	const n = 1000
 	from := newSource(t, n)
 	server := nodetest.New(t)
@@ -201,6 +205,7 @@ func TestImportRedisGoesOn(t *testing.T) {
 }
 
 func TestImportRedisBadValues(t *testing.T) {
+	t.Parallel()
 	from := newSource(t, 10)
 	for key, value := range map[string]string{"views/3": "many", "views/99999999999999999999": "1", "views/5": "9223372036854775808"} {
 		if err := from.client.Set(t.Context(), key, value, 0).Err(); err != nil {
@@ -236,6 +241,7 @@ func TestImportRedisBadValues(t *testing.T) {
 // The import reports the number and names of the keys and fields that it does not copy. If a
 // pattern or a name of --map matches no value, it exits with an error.
 func TestImportRedisTellsWhatIsLeft(t *testing.T) {
+	t.Parallel()
 	addr := proctest.StartRedis(t)
 	peer := redis.NewClient(&redis.Options{Addr: addr})
 	t.Cleanup(func() { peer.Close() })
@@ -289,6 +295,7 @@ func TestImportRedisTellsWhatIsLeft(t *testing.T) {
 
 // If Redis does not answer, the command prints the reason, and nothing else.
 func TestImportRedisThatIsDown(t *testing.T) {
+	t.Parallel()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -303,6 +310,7 @@ func TestImportRedisThatIsDown(t *testing.T) {
 }
 
 func TestImportRedisUsage(t *testing.T) {
+	t.Parallel()
 	i := against(t, nodetest.New(t))
 	for _, test := range []struct {
 		name, want string

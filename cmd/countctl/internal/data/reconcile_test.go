@@ -22,6 +22,7 @@ import (
 var truthKeyspace = client.Keyspace{Name: "posts", Columns: []string{"repost", "comment", "like"}}
 
 func TestReconcileUsage(t *testing.T) {
+	t.Parallel()
 	i := clitest.New(t, "http://127.0.0.1:1", Commands)
 	for args, want := range map[string]string{
 		"":                                 "from a file, or from --postgres",
@@ -43,6 +44,7 @@ func TestReconcileUsage(t *testing.T) {
 }
 
 func TestReadTruth(t *testing.T) {
+	t.Parallel()
 	read := func(text string) (*truth, error) {
 		path := filepath.Join(t.TempDir(), "truth.csv")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -71,6 +73,7 @@ func TestReadTruth(t *testing.T) {
 }
 
 func TestQueryTruth(t *testing.T) {
+	t.Parallel()
 	dsn := "postgres://postgres@" + proctest.StartPostgres(t, nil).Addr + "/postgres?sslmode=disable"
 	got, err := queryTruth(t.Context(), dsn, `SELECT n % 2 AS id, count(*) AS "like", sum(n) AS repost FROM generate_series(1, 5) n GROUP BY 1`, truthKeyspace)
 	if err != nil || got.rows.Len() != 2 || !slices.Equal(got.rows.Row(1), []int64{3, 9}) || !slices.Equal(got.rows.Row(0), []int64{2, 6}) {
@@ -124,6 +127,7 @@ func (r *reconciled) compareAndCorrect(t *testing.T, meanwhile func()) (reconcil
 // With --quiesced, rows are not corrected if any row changed after the comparison, such as during
 // the question to the operator.
 func TestWrittenWhileAQuestionIsOpen(t *testing.T) {
+	t.Parallel()
 	server := nodetest.New(t)
 	r := quiesced(t, server, map[uint64]int64{1: 5})
 	if _, err := r.compareAndCorrect(t, func() { server.Put(1, 0, 0, 5, 0) }); !errors.Is(err, errNotQuiesced) {
@@ -134,6 +138,7 @@ func TestWrittenWhileAQuestionIsOpen(t *testing.T) {
 // A run that fails during its corrections may be repeated at once, even if other rows have drifted
 // meanwhile. A late write of the failed run changes nothing.
 func TestRepeatedAtOnce(t *testing.T) {
+	t.Parallel()
 	server := nodetest.New(t)
 	r := quiesced(t, server, map[uint64]int64{1: 5, 2: 7, 3: 0})
 	var late *http.Request
@@ -175,6 +180,7 @@ func TestRepeatedAtOnce(t *testing.T) {
 // Between the fence and the corrections of a run, a second run corrects the rows. Then the
 // corrections of the first run fail with ErrOvertaken, and no row is corrected twice.
 func TestTwoRuns(t *testing.T) {
+	t.Parallel()
 	server := nodetest.New(t)
 	r := quiesced(t, server, map[uint64]int64{1: 5})
 	first := bulk.NewCorrection(r, time.Now())
@@ -193,6 +199,7 @@ func TestTwoRuns(t *testing.T) {
 // Without --yes and without a terminal, a run corrects drifts up to --max-correction. If any drift
 // is larger, it prints the drifts and corrects none.
 func TestMaxCorrection(t *testing.T) {
+	t.Parallel()
 	server := nodetest.New(t)
 	i := clitest.New(t, server.URL, Commands)
 	truth := clitest.WriteTemp(t, "truth.csv", "id,like\n1,10\n2,0\n3,7\n")

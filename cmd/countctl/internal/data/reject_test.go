@@ -31,6 +31,7 @@ var badRows = []struct {
 const rejectHeader = "id,reposts,comments,likes\n"
 
 func TestImportStopsAtABadRow(t *testing.T) {
+	t.Parallel()
 	for _, c := range badRows {
 		t.Run(c.name, func(t *testing.T) {
 			server := nodetest.New(t)
@@ -56,6 +57,7 @@ func TestImportStopsAtABadRow(t *testing.T) {
 }
 
 func TestImportSkipsBadRows(t *testing.T) {
+	t.Parallel()
 	for _, c := range badRows {
 		t.Run(c.name, func(t *testing.T) {
 			server := nodetest.New(t)
@@ -81,6 +83,7 @@ func TestImportSkipsBadRows(t *testing.T) {
 }
 
 func TestMendedRejectsCanBeImported(t *testing.T) {
+	t.Parallel()
 	server := nodetest.New(t)
 	i := against(t, server)
 	path := clitest.WriteTemp(t, "posts.csv", rejectHeader+"1,1,1,1\n2,x,2,2\n")
@@ -97,6 +100,7 @@ func TestMendedRejectsCanBeImported(t *testing.T) {
 }
 
 func TestACleanRunRemovesOldRejects(t *testing.T) {
+	t.Parallel()
 	i := against(t, nodetest.New(t))
 	path := clitest.WriteTemp(t, "posts.csv", "id,like\n1,x\n")
 	i.Run("import", path, "--on-error", "skip")
@@ -112,6 +116,7 @@ func TestACleanRunRemovesOldRejects(t *testing.T) {
 // A stopped run and the next run together write each bad row once to the rejects, whether or not
 // the stopped run had saved a position after the row.
 func TestRejectsSurviveAStop(t *testing.T) {
+	t.Parallel()
 	const rows, badEvery = 3000, 10
 	var text strings.Builder
 	text.WriteString("id,like\n")
@@ -153,6 +158,7 @@ func TestRejectsSurviveAStop(t *testing.T) {
 }
 
 func TestImportRefusesABrokenFile(t *testing.T) {
+	t.Parallel()
 	zipped := clitest.Gzipped(t, manyRows(1000))
 	cases := []struct{ name, file, text, err string }{
 		{"empty", "a.csv", "", "a.csv:1: the file is empty"},

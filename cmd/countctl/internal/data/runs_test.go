@@ -49,6 +49,7 @@ func must(t *testing.T, err error) {
 // Columns are added or dropped between a stopped run and the next run. The next run adds no row
 // again, and adds the remaining rows to the remaining columns.
 func TestAddGoesOnOverOtherColumns(t *testing.T) {
+	t.Parallel()
 	var events, rows strings.Builder
 	events.WriteString("item,t,event\n")
 	rows.WriteString("id,a,b,c\n")
@@ -125,6 +126,7 @@ func TestAddGoesOnOverOtherColumns(t *testing.T) {
 // If a keyspace is dropped and created again, its counts are lost. So a run with the same file
 // neither continues in the middle of the file, nor reports that all rows were added before.
 func TestAddToAKeyspaceThatWasMadeAgain(t *testing.T) {
+	t.Parallel()
 	for _, whole := range []bool{false, true} {
 		server := nodetest.New(t)
 		c := clientOf(t, server)
@@ -218,6 +220,7 @@ func (c *copies) send(t *testing.T) {
 // A request of an earlier run may wait for a leader until a later run has ended. It then changes
 // nothing, even if the later run had other flags or another file.
 func TestLateRequestOfAnEarlierRunChangesNothing(t *testing.T) {
+	t.Parallel()
 	const text = "id,like,view\n1,5,1\n2,5,1\n3,5,1\n4,5,1\n5,5,1\n6,5,1\n"
 	rewritten := strings.ReplaceAll(text, ",5,", ",7,")
 	for name, then := range map[string]string{
@@ -293,6 +296,7 @@ func TestLateRequestOfAnEarlierRunChangesNothing(t *testing.T) {
 //  1. at the end, each row has its last value in the file;
 //  2. no late request of any run changes anything after the last run.
 func TestImportSurvivesKills(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it kills an import many times")
 	}
@@ -386,6 +390,7 @@ func TestImportSurvivesKills(t *testing.T) {
 // The command sends no row of a truncated or damaged gzip file, so that the correct file can be
 // imported later.
 func TestACutGzipIsRefusedBeforeAnythingIsSent(t *testing.T) {
+	t.Parallel()
 	whole := clitest.Gzipped(t, randomEvents(4, 4000, 100).text)
 	for _, command := range []string{"replay", "import --add --map t=like --id-column item", "import --map t=like --id-column item"} {
 		for name, text := range map[string]string{"cut": whole[:len(whole)*3/4], "a byte": whole[:len(whole)/2] + "x" + whole[len(whole)/2+1:], "the end": whole[:len(whole)-1]} {
@@ -409,6 +414,7 @@ func TestACutGzipIsRefusedBeforeAnythingIsSent(t *testing.T) {
 // No flag makes the command overwrite its input file, even if the flag names a link to it. The
 // command also does not overwrite a file that it did not write.
 func TestOwnFilesAreNotTheInput(t *testing.T) {
+	t.Parallel()
 	const text = "id,like\n1,1\nx,1\n"
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f.csv")
@@ -459,6 +465,7 @@ func must1[T any](v T, err error) T {
 
 // With a floor, the counts are those that result if the rows are added in the order of the file.
 func TestAddAtAFloor(t *testing.T) {
+	t.Parallel()
 	server := nodetest.New(t)
 	c := clientOf(t, server)
 	_, err := c.ChangeColumns(t.Context(), "posts", []column.Column{{Name: "like", Floor: client.Floor(0)}})
@@ -523,6 +530,7 @@ func TestAnInterruptedSessionGoesOnMuchLater(t *testing.T) {
 
 // The groups of a keyspace that grew do not follow each other.
 func TestFirstGroupOfAKeyspaceThatGrew(t *testing.T) {
+	t.Parallel()
 	server := nodetest.New(t)
 	server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
 		if r.URL.Path == "/v1/admin/groups" {

@@ -55,6 +55,7 @@ func (s *sourceServer) called() string {
 }
 
 func TestSource(t *testing.T) {
+	t.Parallel()
 	s := &sourceServer{lag: 30, state: "running"}
 	server := httptest.NewServer(s)
 	defer server.Close()

@@ -12,6 +12,7 @@ import (
 
 // The error for a bad id names the kind of argument, such as "the author".
 func TestBadIDsAreNamed(t *testing.T) {
+	t.Parallel()
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
 	i := clitest.New(t, server.URL, Commands)
@@ -31,6 +32,7 @@ func TestBadIDsAreNamed(t *testing.T) {
 
 // --limit 0 is an error and does not mean the default, as in the API.
 func TestLimitsAreChecked(t *testing.T) {
+	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("{}")) }))
 	defer server.Close()
 	i := clitest.New(t, server.URL, Commands)
