@@ -60,6 +60,7 @@ func TestReplicaOfAMemberIsKept(t *testing.T) {
 
 	g := n.registry.shardOf(number)
 	r := g.replica.Load()
+	eventually(t, "it has the write", func() bool { return r.group.LastIndex() >= w.Token.Index(number) })
 	for range 3 {
 		n.dropIfRemoved(g, r, n.catalog.View())
 	}

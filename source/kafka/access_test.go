@@ -21,6 +21,7 @@ import (
 
 // TestAccess tests each mechanism of SASL, over TLS with certificates of both sides.
 func TestAccess(t *testing.T) {
+	t.Parallel()
 	for mechanism, name := range map[string]string{
 		source.MechanismPlain: "PLAIN", source.MechanismScram256: "SCRAM-SHA-256", source.MechanismScram512: "SCRAM-SHA-512",
 	} {

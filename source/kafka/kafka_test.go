@@ -100,12 +100,14 @@ func (c *cluster) queue() *brokertest.Queue {
 }
 
 func TestOnce(t *testing.T) {
+	t.Parallel()
 	brokertest.Once(t, newCluster(t, nil).queue())
 }
 
 // TestTransactions: messages of aborted transactions count nothing, and the position passes the
 // marker of the last transaction.
 func TestTransactions(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, nil)
 	writer, err := kgo.NewClient(kgo.SeedBrokers(c.addr), kgo.DefaultProduceTopic("likes"), kgo.TransactionalID("t"))
 	if err != nil {
@@ -139,6 +141,7 @@ func TestTransactions(t *testing.T) {
 }
 
 func TestLostData(t *testing.T) {
+	t.Parallel()
 	like := brokertest.Like(1, 1)
 	for name, c := range map[string]struct {
 		harm func(c *cluster, write func()) error
@@ -204,6 +207,7 @@ func TestLostData(t *testing.T) {
 
 // TestFaults: errors of the broker delay messages, but no message counts twice.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, nil)
 	q := c.queue()
 	shards := sinktest.New(2, nil)
@@ -224,6 +228,7 @@ func TestFaults(t *testing.T) {
 }
 
 func TestBounds(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, nil)
 	q := c.queue()
 	q.Write(t, "a", "b", "c")
@@ -248,6 +253,7 @@ func TestBounds(t *testing.T) {
 
 // TestCompacted: no source reads a compacted topic, which may lose messages before they are read.
 func TestCompacted(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, nil)
 	if err := c.DeleteTopic("likes"); err != nil {
 		t.Fatal(err)
@@ -262,6 +268,7 @@ func TestCompacted(t *testing.T) {
 // TestLargeLetters: letters are written even if together they exceed the topic's limit. A single
 // letter above the limit stalls the source.
 func TestLargeLetters(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, nil)
 	shards := sinktest.New(1, nil)
 	start := func(topic, most string, messages ...string) *brokertest.Reader {
@@ -343,6 +350,7 @@ func TestGrownSince(t *testing.T) {
 // TestOtherLeader: another leader has taken over, with other messages at the positions that were
 // read. A reader that begins after that stalls, and the reason names the position to seek to.
 func TestOtherLeader(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, nil)
 	q := c.queue()
 	shards, like := sinktest.New(2, nil), brokertest.Like(1, 1)
@@ -403,6 +411,7 @@ func TestOtherLeader(t *testing.T) {
 }
 
 func TestBounded(t *testing.T) {
+	t.Parallel()
 	brokertest.Bounded(t, newCluster(t, nil).queue(), func(source.Reader) int { return 0 })
 }
 
@@ -410,6 +419,7 @@ func TestBounded(t *testing.T) {
 // part of its lag. After a while the source's state is no longer running. The source continues once
 // the transaction has ended.
 func TestOpenTransaction(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, nil)
 	writer, err := kgo.NewClient(kgo.SeedBrokers(c.addr), kgo.DefaultProduceTopic("likes"), kgo.TransactionalID("t"))
 	if err != nil {
@@ -444,6 +454,7 @@ func TestOpenTransaction(t *testing.T) {
 // TestTimesOfProducers: if a producer sends an implausible time, the source reports no lag in
 // seconds.
 func TestTimesOfProducers(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, nil)
 	q := c.queue()
 	q.Config += "on-error: stop\n"
@@ -482,6 +493,7 @@ func TestRegrown(t *testing.T) {
 
 // TestRemovedMark: if retention removed the last counted message, no message counts as lost.
 func TestRemovedMark(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, nil)
 	q, shards, like := c.queue(), sinktest.New(2, nil), brokertest.Like(1, 1)
 	for i := range int64(3) {

@@ -7,5 +7,6 @@ import (
 )
 
 func TestMissingLetters(t *testing.T) {
+	t.Parallel()
 	brokertest.MissingLetters(t, newCluster(t, nil).queue(), "likes.nobody")
 }
