@@ -75,8 +75,7 @@ type Config struct {
 	Logger   *slog.Logger         // required
 }
 
-// withDefaults returns the config with defaults for zero values, or an error for an invalid
-// one.
+// withDefaults returns the config with defaults for zero values, or an error if it is invalid.
 func (c Config) withDefaults() (Config, error) {
 	switch {
 	case c.Backend == nil:

@@ -90,7 +90,7 @@ func (n *fakeNode) setFault(name string) {
 // troubleLocked returns the error of the fault that is set.
 func (n *fakeNode) troubleLocked() error {
 	switch n.mu.fault {
-	case "", "repeated_in_part", "node_behind", "shards_unreadable", "shards_crowd":
+	case "", "growing", "repeated_in_part", "node_behind", "shards_unreadable", "shards_crowd":
 		return nil
 	case "overloaded":
 		return errs.ErrOverloaded
@@ -145,6 +145,9 @@ func (n *fakeNode) troubleLocked() error {
 func (n *fakeNode) Keyspaces() []*shard.Keyspace {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.mu.fault == "growing" {
+		return []*shard.Keyspace{{Name: "posts", Kind: kinds.Counters, Columns: []string{"like"}, Shards: 7, Growing: &fakeProgress}}
+	}
 	var all []*shard.Keyspace
 	for _, ks := range n.mu.keyspaces {
 		all = append(all, ks)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/admin"
+	"github.com/countd/countd/client"
 	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
@@ -111,6 +112,37 @@ func (n *fakeNode) Change(_ context.Context, change admin.Change) (*clientadmin.
 		return &clientadmin.Changed{Changed: true, Version: &clientadmin.ClusterVersion{Version: 2, Max: 2}}, nil
 	}
 	panic(fmt.Sprintf("no such change: %T", change))
+}
+
+// fakeProgress is the progress of a growth.
+var fakeProgress = catalog.Progress{To: 21, Split: 1, Since: "2026-03-01T12:00:00Z", Shards: []catalog.ShardProgress{
+	{State: catalog.SplitBegun, Since: "2026-03-01T12:00:01Z"}, {Shard: 1, State: catalog.SplitWaits},
+}}
+
+func (n *fakeNode) Grow(_ context.Context, o admin.GrowOrder) (*clientadmin.Growth, error) {
+	if err := n.trouble(); err != nil {
+		return nil, err
+	}
+	g := &clientadmin.Growth{Keyspace: o.Keyspace, Shards: 7, To: 7, State: clientadmin.NotGrowing}
+	switch {
+	case o.Keyspace != "posts":
+		return nil, errs.ErrUnknownKeyspace
+	case o.From == 3:
+		return nil, &catalog.RefusedError{Reason: "keyspace posts has 7 shards, not 3"}
+	case o.DryRun:
+		g.To, g.Rows, g.Estimated = 7*o.By, make([]uint64, 7*o.By), true
+		g.Rows[0], g.Rows[2] = 3, 1
+		g.Factors = []clientadmin.GrowthFactor{{By: o.By, To: g.To, Rows: g.Rows, Largest: 10.5}}
+		g.Refused = []string{"the cluster's version is 1; growth needs 2"}
+		g.Warnings = []string{"by 2, the largest shard would hold 10.50 times its even share of the rows"}
+	case !o.Withdraw:
+		g.To, g.State = 7*o.By, clientadmin.Growing
+		g.Growing = &client.Growing{To: g.To, Split: fakeProgress.Split, Since: fakeProgress.Since}
+		for _, s := range fakeProgress.Shards {
+			g.Growing.Shards = append(g.Growing.Shards, client.GrowingShard{Shard: s.Shard, State: string(s.State), Since: s.Since})
+		}
+	}
+	return g, nil
 }
 
 func (n *fakeNode) Cold(context.Context) ([]admin.ColdNode, error) {

@@ -46,6 +46,7 @@ func adminRoutes() []route {
 		{"POST /v1/admin/groups/{group}/move", "admin_group_move", does{changeOrder, operator, operated(operate.Changes(operate.MoveGroup), "from", "to")}},
 		{"GET /v1/admin/groups/{group}/snapshot", "admin_group_snapshot", does{exempt, operator, snapshotGroup}},
 		{"POST /v1/admin/groups/{group}/restore", "admin_group_restore", does{exempt | takesStream | audited, operator, restoreGroup}},
+		{"POST /v1/admin/keyspaces/{keyspace}/grow", "admin_keyspace_grow", does{changeOrder, operator, operated(operate.Grow)}},
 		{"GET /v1/admin/digests", "admin_digests", does{exempt, status, operated(operate.Digests)}},
 		{"GET /v1/admin/plan", "admin_plan", does{exempt, status, operated(operate.Plan)}},
 		{"GET /v1/admin/cold", "admin_cold", does{exempt, status, operated(operate.Cold)}},

@@ -102,6 +102,9 @@ type Admin interface {
 	// Change begins a change, or reports that no change is necessary. It does not wait until data
 	// is moved.
 	Change(ctx context.Context, change admin.Change) (*clientadmin.Changed, error)
+	// Grow makes a keyspace grow, withdraws a growth, or returns what a growth would do. It does not
+	// wait until the growth ends.
+	Grow(ctx context.Context, o admin.GrowOrder) (*clientadmin.Growth, error)
 	// Cold returns the reports about cold rows, the rows that are on disk only. It leaves out nodes
 	// that do not answer within a second.
 	Cold(ctx context.Context) ([]admin.ColdNode, error)

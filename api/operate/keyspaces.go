@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/countd/countd/admin"
+	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/kinds"
@@ -71,6 +73,30 @@ func SetEverywhere(until context.Context, c *Call, body *struct {
 	Everywhere bool `json:"everywhere"`
 }) (*shard.Keyspace, error) {
 	return c.Node.SetEverywhere(until, c.Name, body.Everywhere)
+}
+
+// Grow makes the keyspace in the path grow, withdraws its growth, or answers what a growth would do.
+func Grow(until context.Context, c *Call, body *struct {
+	By       *int `json:"by"`
+	From     *int `json:"from"`
+	DryRun   bool `json:"dry_run"`
+	Withdraw bool `json:"withdraw"`
+}) (*clientadmin.Growth, error) {
+	o := admin.GrowOrder{Keyspace: c.Name, DryRun: body.DryRun, Withdraw: body.Withdraw}
+	if body.By != nil {
+		if o.By = *body.By; o.By < 2 || o.By > shard.ShardsMax {
+			return nil, invalid("by", fmt.Sprintf("not an integer from 2 to %d", shard.ShardsMax))
+		}
+	}
+	if body.From != nil {
+		if o.From = *body.From; o.From < 1 || o.From > shard.ShardsMax {
+			return nil, invalid("from", fmt.Sprintf("not an integer from 1 to %d", shard.ShardsMax))
+		}
+	}
+	if o.Withdraw && (o.By != 0 || o.DryRun) {
+		return nil, invalid("withdraw", "by or dry_run is given too")
+	}
+	return c.Admin.Grow(until, o)
 }
 
 func DropKeyspace(until context.Context, c *Call, _ *Nothing) (*shard.Keyspace, error) {
