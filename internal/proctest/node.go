@@ -148,7 +148,8 @@ func (n *Node) Start() {
 	cmd, log := exec.Command(n.bin.Countd, n.Args...), &Buffer{}
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, n.Cwd
 	// Set a variable instead of a flag: an older program would refuse a flag that it does not know.
-	cmd.Env = append(append(os.Environ(), "COUNTD_SHUTDOWN_DELAY=0s"), n.Env...)
+	// Without GOGC, which make test sets for the tests, the node tunes its own collector.
+	cmd.Env = append(append(os.Environ(), "COUNTD_SHUTDOWN_DELAY=0s", "GOGC="), n.Env...)
 	live, err := run(n.site, cmd)
 	if err != nil {
 		n.t.Fatalf("cannot start countd: %v", err)
