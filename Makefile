@@ -22,7 +22,7 @@ build: ## bin/countd and bin/countctl
 
 # Tests of these packages often wait. They start first, so that the tests of the others use the
 # processor meanwhile.
-WAITING := ./cmd/countd/e2e ./shard ./sources ./source/...
+WAITING := ./cmd/countd/e2e ./shard ./shard/replica ./sources ./shard/storage ./api/redis ./api ./source/...
 
 # /dev/shm if it has 4 GB left and programs may run there. The tests sync their logs thousands of times:
 # with their files in memory, those of replicas take a third less time. test-all writes to the disk.
