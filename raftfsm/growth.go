@@ -294,7 +294,8 @@ func RememberedBytes(m Machine) uint64 {
 }
 
 // Parked is a part that a Split has made on this node, until its group adopts it. The entry names it.
-// Nobody changes the part.
+// A replica that adopts the part takes over its request memory. So nobody changes the part before that, and no
+// second replica of the group may be open on this node.
 type Parked struct {
 	AdoptEntry
 	Machine Machine

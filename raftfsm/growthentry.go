@@ -119,8 +119,8 @@ func parseGrowth(sections []byte) (any, error) {
 		e.Children = append(e.Children, uint32(r.UintTo(1<<32-1)))
 	}
 	err = growthError(r.End())
-	if err == nil && (len(e.Children) == 0 || uint64(from.Modulus)*uint64(1+len(e.Children)) > codec.ModulusMax) {
-		err = fmt.Errorf("%w: a split of %s into %d parts", codec.ErrEntry, from, 1+len(e.Children))
+	if err == nil && (len(e.Children) == 0 || uint64(from.Modulus)*uint64(1+len(e.Children)) > codec.ModulusMax || e.Divisor > 0 && uint64(from.Modulus)%e.Divisor != 0) {
+		err = fmt.Errorf("%w: a split of %s, with the divisor %d, into %d parts", codec.ErrEntry, from, e.Divisor, 1+len(e.Children))
 	}
 	return e, err
 }

@@ -62,6 +62,7 @@ func (m *Base) Restore(snapshot io.ReadCloser) error {
 		held.Dispose()
 		err = fmt.Errorf("cannot restore %s: %w", m.kind, err)
 		if errors.Is(err, ErrColdLost) {
+			m.unborn.Store(false) // it has a snapshot; stuck, it still serves nothing
 			m.stopAt(head.Index, err)
 			return nil
 		}

@@ -42,6 +42,7 @@ func Open(cfg Config) (*Node, error) {
 	})
 	n.spill = &tiering.Spill{Tiering: n.tiering, Idle: cfg.FeedIdle, Bodies: n.registry.bodies, Began: time.Now()}
 	n.space.Free = func() (uint64, error) { return tiering.FreeBytes(cfg.Dir) }
+	n.space.Needs = func() uint64 { return cfg.DiskReserve + n.registry.snapshotBytes() }
 	n.registry.keyspaces.Store(&keyspaceTable{})
 	n.registry.groups.Store(&groupTable{byFirst: map[uint32]*keyspaceShards{}, byNumber: map[uint32]*shardReplica{}})
 	if n.metrics, err = propose.NewMetrics(cfg.Metrics); err != nil {

@@ -29,7 +29,7 @@ var ErrNotStaged = errors.New("the members of this part are not staged on this n
 // have the index 0 until AdoptPart. applied is the state after the last entry that the state machine
 // has applied. A replay returns the same states and changes nothing.
 //
-// After an ErrDamaged, Split has changed nothing. After another error, the process must end.
+// After an ErrDamaged, Split has changed nothing. After another error, the caller must use the group no more.
 func (g *Group) Split(applied State, index uint64, parts int, partOf func(row uint64) int) ([]State, error) {
 	b, err := g.Begin(applied, index, 0)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // Split implements raftfsm.Contents. It splits or adopts the sets last, because neither can be
-// undone.
+// undone. A second call for the same Split leaves the sets unchanged.
 func (c *contents) Split(s *raftfsm.Split, parts []raftfsm.Contents) error {
 	tables, hot, largest := make([]*engine.Table, len(parts)), make([]*rankings.HotLists, len(parts)), make([]*rankings.LargestLists, len(parts))
 	for i := range parts {

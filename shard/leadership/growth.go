@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
@@ -142,9 +143,15 @@ func (m *Membership) Saved(ctx context.Context, g *replica.Replica) bool {
 	return 2*saved > len(voters)
 }
 
-// shedWithoutPart hands the leadership of an unborn shard to a voter whose node has the part, unless this
-// node has it too.
-func (m *Membership) shedWithoutPart(ctx context.Context, g *replica.Replica) (string, error) {
+// shedUnborn hands the leadership of an unborn shard to a voter that has adopted the part or, if this node lacks
+// the part, to a voter whose node has it.
+func (m *Membership) shedUnborn(ctx context.Context, g *replica.Replica, view *catalog.View) (string, error) {
+	if !g.Growth.Unborn() {
+		return "", nil
+	}
+	if to, _ := m.successor(ctx, g, view, methodProgress); to.ID != "" {
+		return "handed over to " + string(to.ID) + ", which has adopted the part", g.Transfer(to)
+	}
 	if m.cfg.Grower == nil || m.cfg.Grower.Parked(g.Group()) {
 		return "", nil
 	}
@@ -183,14 +190,15 @@ type Adopting struct {
 
 // Remedy returns what the node does about the replica.
 func (a *Adopting) Remedy() Remedy {
+	staged := !errors.Is(a.Stuck, members.ErrNotStaged)
 	switch {
 	case !errors.Is(a.Stuck, raftfsm.ErrNoPart): // the part differs from the leader's, or its members cannot be read
 		return RemedyRepair
-	case a.Parked:
+	case a.Parked && staged:
 		return RemedyReopen
 	case !a.HasParent:
 		return RemedyRepair
-	case a.HasSplit && a.Replays && a.Unrepaired: // the part was taken before
+	case a.HasSplit && a.Replays && a.Unrepaired: // the part was taken before, or its members are gone
 		return RemedyParent
 	case a.HasSplit, a.Since >= adoptPatience:
 		return RemedyRepair

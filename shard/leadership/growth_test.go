@@ -3,6 +3,7 @@ package leadership
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
@@ -145,7 +147,11 @@ func TestWhoHasCaughtUp(t *testing.T) {
 	all := newGrowVoters(t)
 	leader, other := elected(t, all)
 	counts := func() bool {
-		lag, err := leader.m.behind(t.Context(), leader.r, other.r.ID())
+		method := methodProgress
+		if leader.shard.unborn.Load() {
+			method = methodUnborn
+		}
+		lag, err := leader.m.behind(t.Context(), leader.r, other.r.ID(), method)
 		return err == nil && lag <= replica.CaughtUpEntries
 	}
 	must.Become(t, "the other voter has caught up", counts)
@@ -241,33 +247,47 @@ func TestSavedByAMajority(t *testing.T) {
 	}
 }
 
-// An unborn leader whose node lacks the part hands over to a voter whose node has it.
-func TestUnbornLeaderWithoutItsPart(t *testing.T) {
+// An unborn leader hands over to a voter that has adopted the part. If there is none and its node lacks the
+// part, it hands over to a voter whose node has it.
+func TestUnbornLeaderHandsOver(t *testing.T) {
 	t.Parallel()
 	all := newGrowVoters(t)
+	view := &catalog.View{Nodes: map[string]catalog.Node{}}
 	for _, v := range all {
 		v.shard.unborn.Store(true)
 	}
-	leader, other := elected(t, all)
-	if step, err := leader.m.shedWithoutPart(t.Context(), leader.r); step != "" || err != nil {
-		t.Errorf("nobody has the part: %q, %v", step, err)
+	for _, s := range all[0].r.Configuration().Servers {
+		view.Nodes[replica.NodeOf(s.ID)] = catalog.Node{ClusterAddr: string(s.Address), State: catalog.NodeActive}
 	}
+	stays := func(why string) {
+		t.Helper()
+		leader, _ := elected(t, all)
+		if step, err := leader.m.shedUnborn(t.Context(), leader.r, view); step != "" || err != nil {
+			t.Errorf("%s: %q, %v", why, step, err)
+		}
+	}
+	moves := func(leader, other *growVoter) {
+		t.Helper()
+		must.Become(t, "the other voter leads", func() bool {
+			_, _ = leader.m.shedUnborn(t.Context(), leader.r, view)
+			return other.r.Growth.Elected()
+		})
+	}
+	leader, other := elected(t, all)
+	stays("nobody has the part")
 	leader.parked.Store(true)
 	other.parked.Store(true)
-	if step, err := leader.m.shedWithoutPart(t.Context(), leader.r); step != "" || err != nil {
-		t.Errorf("the leader has the part: %q, %v", step, err)
-	}
+	stays("the leader has the part")
 	leader.parked.Store(false)
-	must.Become(t, "the other voter leads", func() bool {
-		_, _ = leader.m.shedWithoutPart(t.Context(), leader.r)
-		return other.r.Growth.Elected()
-	})
+	moves(leader, other)
+	leader.shard.unborn.Store(false)
+	moves(other, leader)
 }
 
 // The decisions of R5 and R8.
 func TestRemedy(t *testing.T) {
 	t.Parallel()
-	waits := Adopting{Stuck: raftfsm.ErrNoPart, HasParent: true}
+	waits, notStaged := Adopting{Stuck: raftfsm.ErrNoPart, HasParent: true}, fmt.Errorf("%w: %w", raftfsm.ErrNoPart, members.ErrNotStaged)
 	with := func(change func(*Adopting)) Adopting {
 		a := waits
 		change(&a)
@@ -281,6 +301,7 @@ func TestRemedy(t *testing.T) {
 		"the parent has not split for a minute": {with(func(a *Adopting) { a.Since = time.Minute }), RemedyRepair},
 		"the part is parked":                    {with(func(a *Adopting) { a.Parked, a.HasSplit = true, true }), RemedyReopen},
 		"the part differs":                      {with(func(a *Adopting) { a.Parked, a.Stuck = true, raftfsm.ErrOtherPart }), RemedyRepair},
+		"its members are not staged":            {with(func(a *Adopting) { a.Parked, a.HasSplit, a.Stuck = true, true, notStaged }), RemedyRepair},
 		"its members are damaged":               {with(func(a *Adopting) { a.Parked, a.Stuck = true, raftfsm.ErrStuck }), RemedyRepair},
 		"the parent is absent or stuck":         {with(func(a *Adopting) { a.HasParent = false }), RemedyRepair},
 		"the part was taken":                    {with(func(a *Adopting) { a.HasSplit, a.Replays = true, true }), RemedyRepair},

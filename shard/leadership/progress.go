@@ -14,14 +14,10 @@ import (
 )
 
 // behind returns the number of entries of this node's log that another replica has not applied
-// yet.
-func (m *Membership) behind(ctx context.Context, g *replica.Replica, id raft.ServerID) (uint64, error) {
+// yet. method is methodProgress or methodUnborn.
+func (m *Membership) behind(ctx context.Context, g *replica.Replica, id raft.ServerID, method string) (uint64, error) {
 	last := g.LastIndex()
 	node, number := catalog.ParseReplicaID(string(id))
-	method := methodProgress
-	if g.Growth.Unborn() {
-		method = methodUnborn
-	}
 	theirs, err := m.progress(ctx, node, method, []raftstore.ReplicaID{{Group: g.Group(), Number: number}})
 	if err != nil {
 		return 0, err

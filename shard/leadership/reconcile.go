@@ -72,7 +72,7 @@ func (m *Membership) Reconcile(g *replica.Replica, view *catalog.View) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
 	defer cancel()
 	step, err := g.MembersStep(ctx, target, others, func(ctx context.Context, id raft.ServerID) (uint64, error) {
-		return m.behind(ctx, g, id)
+		return m.behind(ctx, g, id, methodProgress)
 	})
 	shedding := err == nil && step == ""
 	if shedding {
@@ -100,7 +100,11 @@ func (m *Membership) shed(ctx context.Context, g *replica.Replica, view *catalog
 	if may || g.Hangs() {
 		return "", nil
 	}
-	to, hope := m.successor(ctx, g, view)
+	method := methodProgress
+	if g.Growth.Unborn() {
+		method = methodUnborn
+	}
+	to, hope := m.successor(ctx, g, view, method)
 	g.Heirless.Store(!hope)
 	if to.ID == "" {
 		return "", nil
@@ -109,17 +113,16 @@ func (m *Membership) shed(ctx context.Context, g *replica.Replica, view *catalog
 }
 
 // shedStuck hands the leadership of a group over if this node leads the group but cannot apply its
-// entries. It also sheds the leadership of an unborn shard, and hands it to a node that has the part if
-// this node lacks it.
+// entries, or if the shard is unborn and another voter can serve it sooner.
 func (m *Membership) shedStuck(g *replica.Replica, view *catalog.View) {
 	if g.Stuck() == nil && !g.Growth.Unborn() || !g.Leads() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
 	defer cancel()
-	step, err := m.shed(ctx, g, view)
-	if step == "" && err == nil && g.Growth.Unborn() {
-		step, err = m.shedWithoutPart(ctx, g)
+	step, err := m.shedUnborn(ctx, g, view)
+	if step == "" && err == nil {
+		step, err = m.shed(ctx, g, view)
 	}
 	if step != "" || err != nil {
 		m.cfg.Logger.Info("members", "group", g.Group(), "step", step, "err", err)
@@ -127,10 +130,10 @@ func (m *Membership) shedStuck(g *replica.Replica, view *catalog.View) {
 }
 
 // successor returns the caught-up voter that leads the fewest groups, as far as this node knows. It
-// skips a voter that does not answer, or whose node is draining, stopping or out of disk space.
-// hope is false if waiting for a voter is pointless, because at least one refuses and the others do
+// skips a voter that does not answer, or whose node is draining, stopping or out of disk space. method decides
+// which voters have caught up. hope is false if waiting for a voter is pointless, because at least one refuses and the others do
 // not answer.
-func (m *Membership) successor(ctx context.Context, g *replica.Replica, view *catalog.View) (best replica.Member, hope bool) {
+func (m *Membership) successor(ctx context.Context, g *replica.Replica, view *catalog.View, method string) (best replica.Member, hope bool) {
 	bestLed, unwilling := 0, false
 	for _, id := range g.Voters() {
 		key := replica.NodeOf(id)
@@ -138,7 +141,7 @@ func (m *Membership) successor(ctx context.Context, g *replica.Replica, view *ca
 		if key == m.cfg.Key || !known {
 			continue
 		}
-		lag, err := m.behind(ctx, g, id)
+		lag, err := m.behind(ctx, g, id, method)
 		switch {
 		case node.State != catalog.NodeActive || errors.Is(err, errs.ErrDraining), errors.Is(err, errs.ErrDiskFull):
 			unwilling = true

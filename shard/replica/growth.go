@@ -19,6 +19,8 @@ type Growth struct {
 	// splitting is set from the proposal of a Split until its outcome is known, or until this node has lost the
 	// leadership. A later leadership begins with a barrier, so an earlier Split is applied by then.
 	splitting atomic.Bool
+	asking    atomic.Bool // Voters waits for its barrier
+	fencing   atomic.Bool // Begun waits for its barrier
 }
 
 // Unborn reports whether the shard has not adopted its part yet.
@@ -42,9 +44,9 @@ func (g *Growth) keepsMembers() bool {
 
 // Voters returns the voters of the committed configuration, for the caller to compare them before Split.
 // It returns an error while a change is in progress, even if raft has accepted the change and not
-// stored it yet. Only the goroutine that calls MembersStep may call Voters.
+// stored it yet. It waits at most Timing.soon. Only the goroutine that calls MembersStep may call Voters.
 func (g *Growth) Voters() ([]raft.ServerID, error) {
-	if _, err := g.of.barrier(); err != nil {
+	if err := g.of.awaitSoon(g.once(&g.asking, g.barrier)); err != nil {
 		return nil, err
 	}
 	inForce := g.of.ConfigurationInForce()
@@ -67,24 +69,40 @@ var ErrMembersChange = errors.New("the members of the group are changing")
 // outcome is known or this node no longer leads, MembersStep changes nothing. If the outcome is void, Split
 // returns raftfsm.ErrVoid. Only the goroutine that calls MembersStep may call it.
 func (g *Growth) Split(entry []byte) error {
-	if g.splitting.Swap(true) {
-		return errSplitting
-	}
-	outcome := make(outcomeFuture, 1)
-	future := g.of.Apply(entry)
-	go func() { // ends once the entry is applied here, this node loses the leadership, or the group fails
+	return g.of.awaitSoon(g.once(&g.splitting, func() error {
+		future := g.of.Apply(entry)
 		err := g.of.await(future)
 		if err == nil {
 			err, _ = future.Response().(error)
 		}
-		g.splitting.Store(false)
-		outcome <- err
-	}()
-	return g.of.awaitSoon(outcome)
+		return err
+	}))
 }
 
-// errSplitting is returned by Split while an earlier Split has no outcome.
-var errSplitting = errors.New("an earlier split has no outcome yet")
+// once calls f in a goroutine, which sets busy. If an earlier call has not returned, it does not call f, and the
+// result is errBusy. f must return once its entry is applied here, this node has lost the leadership, or the
+// group has failed.
+func (g *Growth) once(busy *atomic.Bool, f func() error) outcomeFuture {
+	outcome := make(outcomeFuture, 1)
+	if busy.Swap(true) {
+		outcome <- errBusy
+		return outcome
+	}
+	go func() { // ends with f
+		err := f()
+		busy.Store(false)
+		outcome <- err
+	}()
+	return outcome
+}
+
+func (g *Growth) barrier() error {
+	_, err := g.of.barrier()
+	return err
+}
+
+// errBusy is returned by Split and Voters while an earlier call waits for raft.
+var errBusy = errors.New("an earlier call waits for raft")
 
 // outcomeFuture is a raft.Future of a channel that gets one value.
 type outcomeFuture chan error
@@ -101,7 +119,7 @@ func (g *Growth) Begun(attempt uint32) {
 	}
 	m.Begun(attempt)
 	if at := m.AdoptedAt(); at > 0 && at == g.of.raft.LastIndex() && g.Elected() {
-		g.of.raft.Barrier(EnqueueTimeoutMax) // an entry after Adopt, for which the first snapshots wait
+		g.once(&g.fencing, g.barrier) // an entry after Adopt, for which the first snapshots wait
 	}
 	if g.of.snapshotter.growthDue() {
 		select {

@@ -607,7 +607,7 @@ func TestMembersStayWhileASplitIsProposed(t *testing.T) {
 	for range 2 {
 		go func() { split <- g.Growth.Split(number(1)) }()
 	}
-	if err := <-split; !errors.Is(err, errSplitting) {
+	if err := <-split; !errors.Is(err, errBusy) {
 		t.Errorf("a second Split: %v", err)
 	}
 	if !g.Growth.keepsMembers() {

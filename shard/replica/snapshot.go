@@ -61,6 +61,9 @@ func (s *Snapshotter) takeLocked() error {
 		}
 		defer give()
 	}
+	if err := s.adopts(); err != nil {
+		return err
+	}
 	bytes, entries := s.log.SinceSnapshot()
 	if err := s.setTrailing(bytes, entries); err != nil {
 		return err
@@ -120,7 +123,7 @@ func (s *Snapshotter) setTrailing(bytes, entries int64) error {
 	}
 	trailing = max(trailing, trailingEntriesMin)
 	if m := s.cfg.Machine; m != nil && m.AdoptedAt() > s.stored.NewestIndex() {
-		trailing = min(trailing, max(1, int64(s.raft.LastIndex()-m.AdoptedAt()))) // only raft's main goroutine may delete the last entry
+		trailing = min(trailing, max(1, int64(s.raft.LastIndex()-m.AdoptedAt())))
 	}
 	if err := s.settings.change(func(conf *raft.ReloadableConfig) { conf.TrailingLogs = uint64(trailing) }); err != nil {
 		return fmt.Errorf("cannot set the entries to keep: %w", err)
@@ -130,12 +133,28 @@ func (s *Snapshotter) setTrailing(bytes, entries int64) error {
 
 // growthDue reports whether the shard has grown since the oldest stored snapshot, and a snapshot may contain
 // that. So after a growth, a replica without writes also replaces each snapshot from before: the shard cannot
-// grow again until then. The first snapshot after an Adopt waits for the next entry, because it must not
-// truncate the log's last entry.
+// grow again until then.
 func (s *Snapshotter) growthDue() bool {
 	m := s.cfg.Machine
-	return m != nil && m.GrewAt() > s.stored.OldestIndex() && s.raft.LastIndex() > m.AdoptedAt()
+	return m != nil && m.GrewAt() > s.stored.OldestIndex() && s.adopts() == nil
 }
+
+// adopts returns an error while the first snapshot must wait. It may begin only after Adopt, so that setTrailing knows
+// Adopt, and after the next entry, because it must not truncate the log's last entry.
+func (s *Snapshotter) adopts() error {
+	m := s.cfg.Machine
+	switch {
+	case m == nil:
+		return nil
+	case m.Unborn():
+		return raftfsm.ErrUnborn
+	case m.AdoptedAt() > s.stored.NewestIndex() && s.raft.LastIndex() <= m.AdoptedAt():
+		return errAdopts
+	}
+	return nil
+}
+
+var errAdopts = fmt.Errorf("%w: the shard has just adopted its part", raftfsm.ErrNotNow)
 
 // run takes a snapshot whenever the log since the last snapshot reaches dueBytes, and at once after
 // the shard has grown.

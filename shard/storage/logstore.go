@@ -119,11 +119,11 @@ type Log struct {
 	// Unstored. A nil Unstored means no retry. Set it before raft starts.
 	Unstored func(error) error
 
-	storing StallGauge // runs during StoreLogs, including its waits; only raft's main goroutine uses it
-	writing StallGauge // runs during the disk writes of StoreLogs
-	cutting StallGauge // runs during DeleteRange; guarded by cut
-	cutEnd  bool       // the last entries were deleted and no entry has been stored since; only raft's main goroutine uses it
-	cut     sync.Mutex // serialises deletions by raft's main and snapshot goroutines
+	storing StallGauge  // runs during StoreLogs, including its waits; only raft's main goroutine uses it
+	writing StallGauge  // runs during the disk writes of StoreLogs
+	cutting StallGauge  // runs during DeleteRange; guarded by cut
+	cutEnd  atomic.Bool // the last entries were deleted and no entry has been stored since, by raft's main goroutine, or by its snapshots if the log had no later entry
+	cut     sync.Mutex  // serialises deletions by raft's main and snapshot goroutines
 
 	// bytes and entries count the growth of the log since the last snapshot; see Covered. due gets
 	// a token once bytes reaches dueBytes.
@@ -223,7 +223,7 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 		return err
 	}
 	sealed, bytes := sealAll(entries)
-	patient := l.cutEnd
+	patient := l.cutEnd.Load()
 	store := func() (bool, error) {
 		err := l.store.StoreLogs(sealed)
 		if errors.Is(err, raftstore.ErrNoSegment) {
@@ -258,7 +258,7 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 	if err != nil {
 		return err
 	}
-	l.cutEnd = false
+	l.cutEnd.Store(false)
 	l.entries.Add(int64(len(entries)))
 	l.grow(int64(bytes))
 	return nil
@@ -330,8 +330,8 @@ func (l *Log) DeleteRange(first, last uint64) error {
 	if err != nil {
 		return l.fail(fmt.Errorf("cannot delete entries %d to %d: %w", first, last, err))
 	}
-	if last >= end { // only raft's main goroutine deletes entries at the log's end
-		l.cutEnd = true
+	if last >= end {
+		l.cutEnd.Store(true)
 	}
 	return l.stop.Failure()
 }

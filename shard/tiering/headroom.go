@@ -165,11 +165,13 @@ func (h *Headroom) worthCollecting(needs uint64) bool {
 	return tables+tables*h.Collector()/100 < h.MemoryLimit
 }
 
-// turn sets the flag full once used reaches limit, and clears it once used is a sixteenth below
+// turn sets the flag full once used reaches limit, and clears it once used is 1/fullShare of limit below
 // limit. So the flag does not change with every request.
 func turn(full *atomic.Bool, bounded bool, used, limit uint64) {
-	full.Store(bounded && (used >= limit || full.Load() && used >= limit-limit/16))
+	full.Store(bounded && (used >= limit || full.Load() && used >= limit-limit/fullShare))
 }
+
+const fullShare = 16
 
 // hangKept is how long a node should lead no group after its disk has hung. A leadership that
 // returned at once would have to leave again at the next hang.

@@ -160,9 +160,8 @@ func (s *Scrub) shard(l *Shard, pause func(bytes int) error) error {
 	return nil
 }
 
-// noteDamaged records a damaged generation of cold rows. retained means that only stored snapshots
-// use the generation. Then the replica has lost no row, and its next snapshot does not use the
-// generation.
+// noteDamaged records a damaged generation of cold rows. If it is not retained, only stored snapshots use the
+// generation. Then the replica has lost no row, and its next snapshot does not use the generation.
 func (s *Scrub) noteDamaged(l *Shard, number uint64, retained bool, err error) {
 	if l.Damage.closing.Load() { // the replica is closing and may have released its rows
 		return

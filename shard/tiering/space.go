@@ -10,6 +10,9 @@ import (
 // SnapshotSpace divides the free disk space among snapshots that are written at the same time.
 type SnapshotSpace struct {
 	Free func() (uint64, error)
+	// Needs returns the bytes that must be free, without those kept for growths: with less, the node refuses
+	// writes. It is nil for none.
+	Needs func() uint64
 
 	mu struct {
 		sync.Mutex
@@ -60,13 +63,25 @@ type KeptSpace struct {
 	over bool   // under of.mu: End was called
 }
 
-// Keep reserves bytes until KeptSpace.End, or returns replica.ErrNoRoom.
+// Keep reserves bytes until KeptSpace.End. It returns replica.ErrNoRoom if the disk lacks them, or if the node
+// would then refuse writes.
 func (d *SnapshotSpace) Keep(bytes uint64) (*KeptSpace, error) {
-	if _, err := d.Take(bytes); err != nil {
+	free, err := d.Free()
+	if err != nil {
 		return nil, err
+	}
+	needs := uint64(0)
+	if d.Needs != nil {
+		needs = d.Needs()
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if needs += d.mu.kept + bytes; needs >= free-free/fullShare {
+		return nil, fmt.Errorf("%w: with about %d bytes for a growth, %d must be free, and %d are", replica.ErrNoRoom, bytes, needs, free)
+	}
+	if err := d.takeLocked(bytes, free); err != nil {
+		return nil, err
+	}
 	d.mu.kept += bytes
 	return &KeptSpace{of: d, left: bytes}, nil
 }

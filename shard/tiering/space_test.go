@@ -13,6 +13,11 @@ func TestKeptSpace(t *testing.T) {
 	t.Parallel()
 	free := uint64(100)
 	d := &SnapshotSpace{Free: func() (uint64, error) { return free, nil }}
+	d.Needs = func() uint64 { return 14 }
+	if _, err := d.Keep(80); !errors.Is(err, replica.ErrNoRoom) {
+		t.Errorf("the node would refuse writes: %v", err)
+	}
+	d.Needs = nil
 	kept, err := d.Keep(80)
 	must.Do(t, err)
 	if _, err := d.Take(21); !errors.Is(err, replica.ErrNoRoom) {
