@@ -28,16 +28,17 @@ func (p *part) noteSplit(err error, divisible bool) {
 
 // reroute puts the ops of parts whose shards have split into new parts, by the present route. The new
 // parts have the ops under their numbers, and inherit that the outcome of a try is unknown. reroute
-// returns false if this node does not know the new route yet. It does not wait for the catalog, because
+// returns false if this node knows no new route yet. It does not wait for the catalog, because
 // other parts may wait for another try.
 func (wr *writer) reroute(ps *parts, w *Write, judging bool) bool {
+	noted := false
 	for s := range ps.byShard {
-		if p := &ps.byShard[s]; p.modulus > 0 {
-			if !wr.registry.noteSplit(ps.spaces[p.space].ks.FirstGroup, int(p.route.Residue), p.modulus) {
-				return false
-			}
-			p.modulus = 0
+		if p := &ps.byShard[s]; p.open(judging) && p.modulus > 0 && wr.registry.noteSplit(ps.spaces[p.space].ks.FirstGroup, int(p.route.Residue), p.modulus) {
+			p.modulus, noted = 0, true
 		}
+	}
+	if !noted {
+		return false
 	}
 	was := len(ps.byShard)
 	if err := wr.layOut(ps, w); err != nil {

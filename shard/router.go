@@ -52,12 +52,12 @@ func (t *router) shardsToRead(ks *Keyspace, opt *ReadOptions) (*keyspaceShards, 
 	if len(opt.Token.At) > 0 && opt.Token.Cluster != t.clusterHash {
 		return nil, fmt.Errorf("%w: it is of another cluster", errs.ErrBadToken)
 	}
-	for _, at := range opt.Token.At {
-		if err := t.awaitGroup(at.Group, opt.Deadline); err != nil {
-			return nil, err
+	shards, err := t.shardsOf(ks)
+	if err == nil && !t.knows(opt.Token) {
+		if err = t.awaitGroups(opt); err == nil {
+			shards, err = t.shardsOf(ks)
 		}
 	}
-	shards, err := t.shardsOf(ks)
 	for i := 0; err == nil && i < len(opt.Token.At); i++ {
 		g := t.registry.shardOf(opt.Token.At[i].Group)
 		if g == nil || g.shard >= len(shards.all) || g != shards.all[g.shard] {
@@ -70,28 +70,32 @@ func (t *router) shardsToRead(ks *Keyspace, opt *ReadOptions) (*keyspaceShards, 
 	return shards, err
 }
 
-// awaitGroup waits until this node knows a group of a token. To do that it asks the catalog's leader,
-// as all reads that wait at this time do together, but never for a group that was dropped. A group that
-// never was has no writes to wait for.
-func (t *router) awaitGroup(group uint32, deadline time.Time) error {
-	if t.knowsGroup(group) {
-		return nil
-	}
-	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+// awaitGroups waits until this node knows the groups of a read's token. To do that it asks the catalog's leader
+// once, as all reads that wait at this time do together. A group that never was has no writes to wait for.
+func (t *router) awaitGroups(opt *ReadOptions) error {
+	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
 	defer cancel()
 	err := t.newest(ctx)
-	if err == nil && group < t.catalog.View().NextGroup {
+	if err == nil {
+		next := t.catalog.View().NextGroup
 		err = errs.WaitFor(ctx, func() error {
-			if t.knowsGroup(group) {
-				return nil
+			for _, at := range opt.Token.At {
+				if at.Group < next && !t.knowsGroup(at.Group) && !t.draining.Load() {
+					return fmt.Errorf("%w: group %d", errs.ErrBehind, at.Group)
+				}
 			}
-			return errs.ErrBehind
+			return nil
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("%w: group %d of the token is not known here: %w", errs.ErrNoQuorum, group, err)
+		return fmt.Errorf("%w: a group of the token is not known here: %w", errs.ErrNoQuorum, err)
 	}
 	return nil
+}
+
+// knows reports whether this node knows the groups of a token.
+func (t *router) knows(token Token) bool {
+	return !slices.ContainsFunc(token.At, func(at GroupIndex) bool { return !t.knowsGroup(at.Group) })
 }
 
 // knowsGroup reports whether this node knows a group of a token, or that the group was dropped.

@@ -42,10 +42,23 @@ func TestTokenOfAnUnknownGroup(t *testing.T) {
 	mustDo(t, err)
 	router := *all[0].reader.router
 	router.newest = nil
-	mustDo(t, router.awaitGroup(last, soon()))
-	mustDo(t, router.awaitGroup(catalogGroup, soon()))
+	ks := all[0].Keyspace("posts")
+	of := func(groups ...uint32) *ReadOptions {
+		opt := &ReadOptions{Deadline: soon(), Token: Token{Cluster: router.clusterHash}}
+		for _, g := range groups {
+			opt.Token.At = append(opt.Token.At, GroupIndex{Group: g, Index: 1})
+		}
+		return opt
+	}
+	_, err = router.shardsToRead(ks, of(last, catalogGroup))
+	mustDo(t, err)
+	asked := 0
+	router.newest = func(context.Context) error { asked++; return nil }
+	if _, err = router.shardsToRead(ks, of(last+1, last+2, last+3)); err != nil || asked != 1 {
+		t.Errorf("the catalog's leader was asked %d times, %v", asked, err)
+	}
 	router.newest = func(context.Context) error { return errs.ErrNoLeader }
-	if err := router.awaitGroup(last+1, soon()); !errors.Is(err, errs.ErrNoQuorum) {
+	if _, err = router.shardsToRead(ks, of(last+1)); !errors.Is(err, errs.ErrNoQuorum) {
 		t.Errorf("without the catalog's leader: %v", err)
 	}
 }

@@ -159,7 +159,7 @@ type Write struct {
 	In     []uint8
 	// Whole has ranges of ops, each from its first op up to, but not including, its second number. The
 	// ops of a range are applied together. If they are no longer on one shard, because it has split,
-	// their error is errs.ErrCrossShard. Most writes have none.
+	// their error is errs.ErrCrossShard, or errs.ErrOutcomeUnknown if the write has an identity. Most writes have none.
 	Whole    [][2]int
 	Width    int       // columns of each result row; 0 for no results
 	Deadline time.Time // must be set

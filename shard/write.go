@@ -144,6 +144,9 @@ func (wr *writer) apply(ks *Keyspace, w *Write) error {
 	if err := wr.layOut(ps, w); err != nil {
 		return err
 	}
+	if w.Sections != nil && len(w.Sections) != len(ps.byShard) { // the caller knew another number of shards
+		return fmt.Errorf("%w: %d sections for %d shards", errs.ErrMisrouted, len(w.Sections), len(ps.byShard))
+	}
 	if err := ps.split(w); err != nil {
 		return err
 	}
