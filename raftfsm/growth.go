@@ -54,6 +54,8 @@ var (
 var (
 	// ErrNoPart makes a replica stuck: the part that it must adopt was not on this node in time.
 	ErrNoPart = errors.New("the part to adopt is not on this node")
+	// ErrNotStaged is an ErrNoPart: the part was on this node, but without its members.
+	ErrNotStaged = fmt.Errorf("%w with its members", ErrNoPart)
 	// ErrOtherPart makes a replica stuck: the part on this node differs from the leader's.
 	ErrOtherPart = errors.New("the part on this node differs from the leader's")
 )
@@ -218,7 +220,7 @@ func (m *Base) adopt(e *AdoptEntry, index uint64, done func()) error {
 		case <-changed:
 		case <-until:
 			if !errors.Is(err, ErrNoPart) {
-				err = fmt.Errorf("%w: %w", ErrNoPart, err)
+				err = fmt.Errorf("%w: %w", ErrNotStaged, err)
 			}
 			return err
 		}

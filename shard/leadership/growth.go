@@ -10,7 +10,6 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
@@ -190,7 +189,7 @@ type Adopting struct {
 
 // Remedy returns what the node does about the replica.
 func (a *Adopting) Remedy() Remedy {
-	staged := !errors.Is(a.Stuck, members.ErrNotStaged)
+	staged := !errors.Is(a.Stuck, raftfsm.ErrNotStaged)
 	switch {
 	case !errors.Is(a.Stuck, raftfsm.ErrNoPart): // the part differs from the leader's, or its members cannot be read
 		return RemedyRepair

@@ -3,7 +3,6 @@ package leadership
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"slices"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
@@ -287,7 +285,7 @@ func TestUnbornLeaderHandsOver(t *testing.T) {
 // The decisions of R5 and R8.
 func TestRemedy(t *testing.T) {
 	t.Parallel()
-	waits, notStaged := Adopting{Stuck: raftfsm.ErrNoPart, HasParent: true}, fmt.Errorf("%w: %w", raftfsm.ErrNoPart, members.ErrNotStaged)
+	waits, notStaged := Adopting{Stuck: raftfsm.ErrNoPart, HasParent: true}, raftfsm.ErrNotStaged
 	with := func(change func(*Adopting)) Adopting {
 		a := waits
 		change(&a)
