@@ -31,7 +31,7 @@ MEMORY = $(shell grep -qs ' /dev/shm tmpfs [^ ]*noexec' /proc/mounts || \
   df -Pk /dev/shm 2>/dev/null | awk '$$6 == "/dev/shm" && $$4 > 4e6 { print $$6 }')
 
 test: ## the short tests, some of the real binaries over real sockets included; 8 minutes on 2 cores the first time
-	TMPDIR=$(or $(MEMORY),$$TMPDIR) GOGC=400 $(GO) test -short -p 4 -parallel 8 -timeout 30m $(WAITING) ./...
+	TMPDIR=$(or $(MEMORY),$$TMPDIR) GOGC=200 $(GO) test -short -p 4 -parallel 8 -timeout 30m $(WAITING) ./...
 
 test-all: ## the long tests too, of the packages that have any; 13 minutes on 2 cores
 	$(GO) test -p 3 -parallel 4 -timeout 30m $$(grep -rl --include='*_test.go' -e 'testing.Short()' -e 'rapid.Check(' . | xargs dirname | sort -u)

@@ -267,7 +267,7 @@ func FreePorts(t testing.TB, count int) []string {
 // takePorts reserves a block of ports that no other test process of this machine has reserved.
 func takePorts(t testing.TB) {
 	t.Helper()
-	dir := filepath.Join(os.TempDir(), fmt.Sprintf("countd-test-ports-%d", os.Getuid()))
+	dir := fmt.Sprintf("/tmp/countd-test-ports-%d", os.Getuid()) // not TMPDIR: it may differ between the processes
 	must.Do(t, os.MkdirAll(dir, 0o700))
 	const blocks = (portsHigh - portsLow) / portsInBlock
 	for _, block := range rand.Perm(blocks) {
