@@ -60,6 +60,9 @@ var (
 	ErrOtherPart = errors.New("the part on this node differs from the leader's")
 )
 
+// ErrLate is the answer to a Split that a later term than its leader's has in the log. It changes nothing.
+var ErrLate = errors.New("the split is of an earlier term")
+
 // partWaitMax bounds how long Apply waits for a part. A longer wait would count as a hang of the state machine.
 const partWaitMax = time.Second
 
@@ -131,7 +134,7 @@ func (m *Base) SetGrowth(g Growth) {
 }
 
 // grow applies an entry by which the shard grows.
-func (m *Base) grow(index uint64, sections []byte) any {
+func (m *Base) grow(index, term uint64, sections []byte) any {
 	entry, err := parseGrowth(sections)
 	if err == nil && m.growth.Parking == nil {
 		err = errors.New("this replica was opened without a place for parts")
@@ -145,7 +148,9 @@ func (m *Base) grow(index uint64, sections []byte) any {
 	}
 	switch e := entry.(type) {
 	case *SplitEntry:
-		err = m.splitBy(e, index, done)
+		if err = ErrLate; e.Term == term {
+			err = m.splitBy(e, index, done)
+		}
 	case *AdoptEntry:
 		if m.Unborn() {
 			err = m.adopt(e, index, done)
@@ -156,7 +161,7 @@ func (m *Base) grow(index uint64, sections []byte) any {
 	switch {
 	case m.Applied() >= index:
 		return nil
-	case err != nil && !errors.Is(err, ErrVoid) && !errors.Is(err, ErrUndivided):
+	case err != nil && !errors.Is(err, ErrVoid) && !errors.Is(err, ErrUndivided) && !errors.Is(err, ErrLate):
 		m.stopAt(index, err)
 		return m.Stuck()
 	}

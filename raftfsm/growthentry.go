@@ -11,7 +11,7 @@ import (
 
 // This file has the entries by which a shard grows. Each is the only section of its entry:
 //
-//	split:   route | attempt | group of the shard | divisor, 0 for sharding by hash | number of other parts | group …
+//	split:   route | attempt | term | group of the shard | divisor, 0 for sharding by hash | number of other parts | group …
 //	abandon: route | attempt
 //	adopt:   group of the parent | index of the split | number of the part | group of the part | rows | digest (8)
 //
@@ -22,6 +22,7 @@ import (
 type SplitEntry struct {
 	From     codec.Route // route of the shard before the split
 	Attempt  uint32      // number of the attempt, which is also the new name of the shard as a judge
+	Term     uint64      // term in which the leader checked the members; in another term, the entry changes nothing
 	Group    uint32      // number of the shard's group
 	Divisor  uint64      // Route.Divisor of the keyspace; 0 for sharding by hash
 	Children []uint32    // groups of the other parts
@@ -49,7 +50,7 @@ const partsMax = 1 << 16
 // Entry returns the log entry for a shard of a kind.
 func (e *SplitEntry) Entry(kind codec.Kind) []byte {
 	return growthEntry(kind, codec.SectionSplit, func(b []byte) []byte {
-		b = appendUvarints(e.From.AppendTo(b), uint64(e.Attempt), uint64(e.Group), e.Divisor, uint64(len(e.Children)))
+		b = appendUvarints(e.From.AppendTo(b), uint64(e.Attempt), e.Term, uint64(e.Group), e.Divisor, uint64(len(e.Children)))
 		for _, group := range e.Children {
 			b = binary.AppendUvarint(b, uint64(group))
 		}
@@ -114,7 +115,7 @@ func parseGrowth(sections []byte) (any, error) {
 	if section == codec.SectionAbandon {
 		return &AbandonEntry{From: from, Attempt: attempt}, growthError(r.End())
 	}
-	e := &SplitEntry{From: from, Attempt: attempt, Group: uint32(r.UintTo(1<<32 - 1)), Divisor: r.Uint()}
+	e := &SplitEntry{From: from, Attempt: attempt, Term: r.Uint(), Group: uint32(r.UintTo(1<<32 - 1)), Divisor: r.Uint()}
 	for range r.CountTo(1, partsMax-1) {
 		e.Children = append(e.Children, uint32(r.UintTo(1<<32-1)))
 	}

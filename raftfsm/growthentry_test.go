@@ -44,7 +44,7 @@ func TestSplitEntryFollowsTheRoute(t *testing.T) {
 func growthEntries() []interface{ Entry(codec.Kind) []byte } {
 	from := codec.Route{Modulus: 300, Residue: 2}
 	return []interface{ Entry(codec.Kind) []byte }{
-		&SplitEntry{From: from, Attempt: 1000, Group: 17, Divisor: 3, Children: []uint32{18, 1 << 30}},
+		&SplitEntry{From: from, Attempt: 1000, Term: 70_000, Group: 17, Divisor: 3, Children: []uint32{18, 1 << 30}},
 		&AbandonEntry{From: from, Attempt: 1000},
 		&AdoptEntry{Parent: 17, Split: 1 << 40, Part: 2, Group: 18, Rows: 12345, Digest: 1<<63 + 5},
 	}

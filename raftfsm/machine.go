@@ -341,7 +341,7 @@ func (m *Base) apply(entry *raft.Log) any {
 		err = fmt.Errorf("%w: kind %d in a group of %s", codec.ErrEntry, kind, m.kind)
 	}
 	if err == nil && codec.Grows(sections) {
-		return m.grow(entry.Index, sections)
+		return m.grow(entry.Index, entry.Term, sections)
 	}
 	route := m.Route()
 	if m.Unborn() {

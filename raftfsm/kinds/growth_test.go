@@ -117,6 +117,8 @@ func TestSplitAndAdopt(t *testing.T) {
 		t.Errorf("an unborn shard answers %v, modulus %d", r.Outcome(0), r.Modulus)
 	}
 
+	late := raftfsm.SplitEntry{From: codec.Whole, Attempt: 3, Term: 1, Group: growParent, Divisor: 1, Children: []uint32{growChild}}
+	g.refuses(g.parent, late.Entry(codec.KindCounters), raftfsm.ErrLate)
 	g.must(g.parent, g.split())
 	if !g.parent.Barred() || g.parent.GrewAt() != 0 {
 		t.Error("the parent is not barred")

@@ -197,15 +197,16 @@ func (w *growWorld) add(group uint32, route codec.Route, residue uint64) {
 	})
 }
 
-func splitOfGrowth() []byte {
-	e := raftfsm.SplitEntry{From: codec.Whole, Attempt: growAttempt, Group: growParent, Divisor: 1, Children: []uint32{growChild}}
+func splitOfGrowth(term uint64) []byte {
+	e := raftfsm.SplitEntry{From: codec.Whole, Attempt: growAttempt, Term: term, Group: growParent, Divisor: 1, Children: []uint32{growChild}}
 	return e.Entry(codec.KindCounters)
 }
 
 func (w *growWorld) split() {
 	w.Helper()
 	eventually(w, "the shard splits", func() bool { // the outcome may be unknown if a leader is deposed
-		err := w.leader(growParent).Growth.Split(splitOfGrowth())
+		leader := w.leader(growParent)
+		err := leader.Growth.Split(splitOfGrowth(leader.ReadyTerm()))
 		return err == nil || errors.Is(err, raftfsm.ErrVoid)
 	})
 	for _, n := range w.nodes {
