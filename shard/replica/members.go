@@ -29,11 +29,14 @@ const (
 // member leaves earlier if a joining replica has its address. That member's node is then lost, or
 // has a new replica. While the shard splits, MembersStep changes nothing (Growth).
 func (g *Replica) MembersStep(ctx context.Context, target, others []Member, behind func(context.Context, raft.ServerID) (uint64, error)) (string, error) {
-	inForce := g.ConfigurationInForce()
+	term, inForce := g.readyTerm.Load(), g.ConfigurationInForce()
 	if inForce == nil || g.Growth.keepsMembers() {
 		return "", nil // a change is in progress, and raft accepts no second one
 	}
 	step := NextStep(g.ID(), inForce.Servers, target, others, func(id raft.ServerID) (uint64, error) { return behind(ctx, id) })
+	if g.readyTerm.Load() != term || g.raft.CurrentTerm() != term || g.Growth.keepsMembers() {
+		return "", nil // another leader may have split the shard during the questions
+	}
 	// The change names the configuration that NextStep checked, so that raft refuses the change if
 	// there is a newer configuration by then.
 	id, addr, checked := step.Member.ID, raft.ServerAddress(step.Member.Addr), inForce.Index
