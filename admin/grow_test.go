@@ -179,6 +179,21 @@ func TestGrow(t *testing.T) {
 	if began, err := time.Parse(time.RFC3339, g.Growing.Since); err != nil || time.Since(began) > time.Hour || len(g.Growing.Shards) != 1 || g.Growing.Shards[0].State != "waiting" {
 		t.Errorf("%+v, %v", g.Growing, err)
 	}
+	registry := prometheus.NewPedanticRegistry()
+	must.Do(t, a.Register(registry))
+	families, err := registry.Gather()
+	must.Do(t, err)
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if m.GetLabel()[0].GetValue() == "posts" {
+				got[f.GetName()] = m.GetGauge().GetValue()
+			}
+		}
+	}
+	if got["countd_keyspace_shards"] != 1 || got["countd_keyspace_growing_shards"] != 1 || len(got) != 3 {
+		t.Errorf("metrics: %v", got)
+	}
 	grows(GrowOrder{Keyspace: "posts"}, clientadmin.Growing, 3)
 	grows(GrowOrder{Keyspace: "posts", By: 3, From: 1, DryRun: true}, clientadmin.Growing, 3)
 	refusedWith("is growing to 3 shards", GrowOrder{Keyspace: "posts", By: 2})

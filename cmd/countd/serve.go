@@ -213,9 +213,13 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 	if err != nil {
 		return err
 	}
+	operators := admin.New(admin.Config{Node: p.starting.opened, Alive: p.alive, JoinsOthers: c.several(), Logger: p.logger})
+	if err := operators.Register(p.registry); err != nil {
+		return err
+	}
 	server, err := api.New(api.Config{
 		Auth: p.auth, Audit: p.audit, Console: pages.Serve,
-		Backend: &p.starting, Sources: p.sources, Outboxes: c.outboxes(), Admin: admin.New(admin.Config{Node: p.starting.opened, Alive: p.alive, JoinsOthers: c.several(), Logger: p.logger}), Listener: l.http, Scheme: c.TLS.scheme(), AllowedHosts: c.allowedHosts(), Version: program.VersionText(), Registry: p.registry, Logger: p.logger,
+		Backend: &p.starting, Sources: p.sources, Outboxes: c.outboxes(), Admin: operators, Listener: l.http, Scheme: c.TLS.scheme(), AllowedHosts: c.allowedHosts(), Version: program.VersionText(), Registry: p.registry, Logger: p.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("cannot make HTTP server: %w", err)

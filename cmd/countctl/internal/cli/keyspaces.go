@@ -115,3 +115,23 @@ func ColumnFlag(cmd *cobra.Command, column *string) {
 func (f *ColumnFlags) Members(server *client.Client) client.Members {
 	return server.Members(f.Keyspace, f.Column)
 }
+
+// GrowingText describes the progress of a keyspace that grows.
+func GrowingText(k client.Keyspace) string {
+	states := map[string]int{}
+	for _, s := range k.Growing.Shards {
+		states[s.State]++
+	}
+	text := fmt.Sprintf("%s grows from %s to %d", k.Name, Counted(k.Shards, "shard"), k.Growing.To)
+	if k.Growing.Since != "" {
+		text += " since " + k.Growing.Since
+	}
+	text += ":"
+	for i, state := range []string{"waiting", "committed", "split", "begun"} {
+		if i > 0 {
+			text += ","
+		}
+		text += fmt.Sprintf(" %d %s", states[state], state)
+	}
+	return text
+}

@@ -74,7 +74,7 @@ continue; cold stop ends the job.`,
 	cmd.Flags().StringVar(&before, "before", "", "move rows of ids below this one")
 	cli.DurationFlag(cmd.Flags(), &m.OlderThan, "older-than", 0, "move rows older than this by the time in their ids, 1s to 876000h, in whole seconds")
 	cmd.Flags().BoolVar(&m.DryRun, "dry-run", false, "print how many old rows are in memory, and move none")
-	waitFlag(cmd, &wait)
+	cli.WaitFlag(cmd, &wait)
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.Flags().Changed("before") && cmd.Flags().Changed("older-than") {
 			return cli.Usagef("give --before or --older-than, not both")
@@ -161,7 +161,7 @@ func (o *coldOutput) consequence() string {
 
 // awaitCold waits until the jobs end on all nodes that accepted the order.
 func awaitCold(ctx context.Context, c *cli.CLI, server *client.Client, out *coldOutput, wait time.Duration) error {
-	err := await(ctx, c, wait, func(ctx context.Context) (string, error) {
+	err := c.Await(ctx, wait, func(ctx context.Context) (string, error) {
 		seen, err := admin.New(server).Cold(ctx)
 		if err != nil {
 			return "", err
@@ -169,7 +169,7 @@ func awaitCold(ctx context.Context, c *cli.CLI, server *client.Client, out *cold
 		return out.update(seen), nil
 	})
 	out.Done = err == nil
-	return goesOn(err, "the nodes continue the job; countctl cold stop ends it")
+	return cli.GoesOn(err, "the nodes continue the job; countctl cold stop ends it")
 }
 
 // update records the progress of the nodes, and returns the reason to wait, or "".

@@ -121,7 +121,7 @@ have uneven numbers of replicas, the cluster evens them out again.`,
 			return moveReplica(ctx, c, server, g, args[1], args[2], wait)
 		}),
 	}
-	waitFlag(cmd, &wait)
+	cli.WaitFlag(cmd, &wait)
 	return cmd
 }
 
@@ -138,12 +138,12 @@ func moveReplica(ctx context.Context, c *cli.CLI, server *client.Client, g admin
 		return changed, nil
 	}
 	err = awaitMove(ctx, c, server, g, wait)
-	return changed, goesOn(err, "%s moves; countctl group move %s %s %s moves it back once that is done", cli.GroupName(g), cli.GroupName(g), to, from)
+	return changed, cli.GoesOn(err, "%s moves; countctl group move %s %s %s moves it back once that is done", cli.GroupName(g), cli.GroupName(g), to, from)
 }
 
 // awaitMove waits until a group's voters equal its target.
 func awaitMove(ctx context.Context, c *cli.CLI, server *client.Client, g admin.ClusterGroup, wait time.Duration) error {
-	return await(ctx, c, wait, func(ctx context.Context) (string, error) {
+	return c.Await(ctx, wait, func(ctx context.Context) (string, error) {
 		now, err := parseGroup(ctx, server, strconv.FormatUint(uint64(g.ID), 10))
 		switch {
 		case err != nil:

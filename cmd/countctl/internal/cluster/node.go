@@ -63,7 +63,7 @@ It keeps its replicas and answers requests. End the drain with node undrain.`,
 			return drain(ctx, c, server, n, wait)
 		}),
 	}
-	waitFlag(cmd, &wait)
+	cli.WaitFlag(cmd, &wait)
 	return cmd
 }
 
@@ -121,7 +121,7 @@ func drain(ctx context.Context, c *cli.CLI, server *client.Client, n admin.Clust
 		return out, err
 	}
 	out.Done = true
-	err = await(ctx, c, wait, func(ctx context.Context) (string, error) {
+	err = c.Await(ctx, wait, func(ctx context.Context) (string, error) {
 		now, there, err := nodeNow(ctx, server, n.Key)
 		if err != nil || !there {
 			return "", err
@@ -131,7 +131,7 @@ func drain(ctx context.Context, c *cli.CLI, server *client.Client, n admin.Clust
 		}
 		return "", nil
 	})
-	return out, goesOn(err, "%s is drained; countctl node undrain %s ends that", n.ID, n.ID)
+	return out, cli.GoesOn(err, "%s is drained; countctl node undrain %s ends that", n.ID, n.ID)
 }
 
 func nodeUndrainCommand(c *cli.CLI) *cobra.Command {
@@ -167,7 +167,7 @@ again. Until then, node undrain keeps the node in the cluster.`,
 			return removeNode(ctx, c, server, n, wait)
 		}),
 	}
-	waitFlag(cmd, &wait)
+	cli.WaitFlag(cmd, &wait)
 	return cmd
 }
 
@@ -176,7 +176,7 @@ func removeNode(ctx context.Context, c *cli.CLI, server *client.Client, n admin.
 	if err != nil || c.NoWait {
 		return out, err
 	}
-	err = await(ctx, c, wait, func(ctx context.Context) (string, error) {
+	err = c.Await(ctx, wait, func(ctx context.Context) (string, error) {
 		now, there, err := nodeNow(ctx, server, n.Key)
 		switch {
 		case err != nil:
@@ -190,5 +190,5 @@ func removeNode(ctx context.Context, c *cli.CLI, server *client.Client, n admin.
 		out.Leads = now.Leads
 		return fmt.Sprintf("%s holds %d replicas and leads %d", n.ID, now.Replicas, now.Leads), nil
 	})
-	return out, goesOn(err, "%s leaves the cluster; until it is removed, countctl node undrain %s keeps it", n.ID, n.ID)
+	return out, cli.GoesOn(err, "%s leaves the cluster; until it is removed, countctl node undrain %s keeps it", n.ID, n.ID)
 }

@@ -72,7 +72,7 @@ func runRebalance(ctx context.Context, c *cli.CLI, server *client.Client, wait t
 	}
 	var late error
 	if wait > 0 {
-		if late = await(ctx, c, wait, check); late != nil && !errors.Is(late, errNotYet) {
+		if late = c.Await(ctx, wait, check); late != nil && !errors.Is(late, cli.ErrNotYet) {
 			return late
 		}
 	} else if _, err := check(ctx); err != nil {

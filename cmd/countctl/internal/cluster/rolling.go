@@ -67,7 +67,7 @@ it stops early it prints the state of each node, and what to run to continue.`,
 	}
 	cmd.Flags().StringVar(&r.exec, "exec", "", "command that restarts a node; it may return before the node is back")
 	cmd.Flags().StringSliceVar(&only, "nodes", nil, "restart only these, in this order (default: all)")
-	waitFlag(cmd, &r.wait)
+	cli.WaitFlag(cmd, &r.wait)
 	return cmd
 }
 
@@ -134,7 +134,7 @@ func chosen(nodes []admin.ClusterNode, only []string) ([]admin.ClusterNode, erro
 
 // restartNode drains one node, restarts it, waits until it is back, and undrains it.
 func (r *rolling) restartNode(ctx context.Context, n admin.ClusterNode) error {
-	if err := await(ctx, r.CLI, r.wait, func(ctx context.Context) (string, error) { return r.unsound(ctx, "") }); err != nil {
+	if err := r.Await(ctx, r.wait, func(ctx context.Context) (string, error) { return r.unsound(ctx, "") }); err != nil {
 		return fmt.Errorf("the cluster is not whole: %w", err)
 	}
 	before, there, err := nodeNow(ctx, r.server, n.Key)
@@ -154,7 +154,7 @@ func (r *rolling) restartNode(ctx context.Context, n admin.ClusterNode) error {
 	if err := r.restart(ctx, n); err != nil || ctx.Err() != nil {
 		return errors.Join(err, r.undrain(ctx, n), ctx.Err())
 	}
-	if err := await(ctx, r.CLI, r.wait, func(ctx context.Context) (string, error) { return r.away(ctx, n, before.Life) }); err != nil {
+	if err := r.Await(ctx, r.wait, func(ctx context.Context) (string, error) { return r.away(ctx, n, before.Life) }); err != nil {
 		if ctx.Err() != nil {
 			return errors.Join(err, r.undrain(ctx, n))
 		}
@@ -201,7 +201,7 @@ func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
 func (r *rolling) undrain(ctx context.Context, n admin.ClusterNode) error {
 	ctx, cancel := afterwards(ctx)
 	defer cancel()
-	err := await(ctx, r.CLI, rollingCleanup, func(ctx context.Context) (string, error) {
+	err := r.Await(ctx, rollingCleanup, func(ctx context.Context) (string, error) {
 		_, err := admin.New(r.server).Undrain(ctx, n.Key)
 		return "", err
 	})

@@ -70,6 +70,8 @@ type sizeOutput struct {
 	SealedBytes uint64  `json:"sealed_bytes"`  // memory of the packed rows, included in Bytes
 	Digest      string  `json:"digest"`        // sum of the groups' digests mod 2^64, 16 hex digits
 
+	Growing *client.Growing `json:"growing,omitempty"` // nil for a keyspace that does not grow
+
 	groups int
 	digest uint64
 }
@@ -155,7 +157,22 @@ func readState(ctx context.Context, server *client.Client) (statusOutput, error)
 	if err != nil {
 		return out, err
 	}
-	return out, out.fill(nodes, groups, digests, version)
+	if err := out.fill(nodes, groups, digests, version); err != nil {
+		return out, err
+	}
+	keyspaces, err := server.Keyspaces(ctx)
+	out.addGrowing(keyspaces)
+	return out, err
+}
+
+// addGrowing adds the progress of the keyspaces that grow.
+func (s *statusOutput) addGrowing(keyspaces []client.Keyspace) {
+	for _, k := range keyspaces {
+		if i := slices.IndexFunc(s.Keyspaces, func(of sizeOutput) bool { return of.Keyspace == k.Name }); i >= 0 && k.Growing != nil {
+			s.Keyspaces[i].Growing = k.Growing
+			s.Warnings = append(s.Warnings, growingWarning(k))
+		}
+	}
 }
 
 // fill sets the fields of s from the reports of the cluster.

@@ -2,61 +2,12 @@ package cluster
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/client/admin"
-	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
-
-// errNotYet is returned if the wait of a command ends before the cluster has carried out the order.
-var errNotYet = errors.New("not done in time; the cluster continues")
-
-// goesOnError is returned by a command that was interrupted while the cluster carries out its
-// order. advice tells the operator how the order continues and how to end it.
-type goesOnError struct{ advice string }
-
-func (e *goesOnError) Error() string { return "interrupted, but the cluster continues: " + e.advice }
-
-// goesOn returns a goesOnError if err is the error of an interrupted wait. Otherwise it returns
-// err.
-func goesOn(err error, format string, args ...any) error {
-	if errors.Is(err, context.Canceled) {
-		return &goesOnError{fmt.Sprintf(format, args...)}
-	}
-	return err
-}
-
-// await calls check until waitsFor, the reason to wait, is "". It prints each new reason. It also
-// waits after a retryable error, such as a node that does not answer. After the time wait, it
-// returns errNotYet.
-func await(ctx context.Context, c *cli.CLI, wait time.Duration, check func(context.Context) (waitsFor string, err error)) error {
-	end, said := time.Now().Add(wait), ""
-	return cli.Poll(ctx, cli.PollEvery, func() (bool, error) {
-		waitsFor, err := check(ctx)
-		switch {
-		case err == nil && waitsFor == "":
-			return true, nil
-		case err != nil && !client.Retryable(err):
-			return false, err
-		case err != nil:
-			waitsFor = err.Error()
-		}
-		if waitsFor != said {
-			c.Say("%s", waitsFor)
-			said = waitsFor
-		}
-		if time.Now().After(end) {
-			return false, fmt.Errorf("after %v: %s: %w", wait, waitsFor, errNotYet)
-		}
-		return false, nil
-	})
-}
 
 // findNode returns the node with a name or key. If a leaving node shares its name with another
 // node, the server lists the leaving node under its key. So the name always means the other node.
@@ -99,7 +50,3 @@ const (
 	// moveWait is enough time to copy many replicas one by one.
 	moveWait = 24 * time.Hour
 )
-
-func waitFlag(cmd *cobra.Command, wait *time.Duration) {
-	cli.DurationFlag(cmd.Flags(), wait, "wait", *wait, "how long to wait for the end")
-}

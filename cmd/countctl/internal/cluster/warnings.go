@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
@@ -231,4 +232,8 @@ func areDead(nodes []string) string {
 func allDead(g admin.ClusterGroup, dead map[string]bool) bool {
 	members := slices.Concat(g.Voters, g.NonVoters)
 	return len(g.Voters) > 0 && !slices.ContainsFunc(members, func(name string) bool { return !dead[name] })
+}
+
+func growingWarning(k client.Keyspace) warning {
+	return warning{Code: "keyspace_growing", Text: cli.GrowingText(k)}
 }

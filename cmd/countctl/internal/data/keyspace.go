@@ -17,7 +17,7 @@ import (
 
 func keyspaceCommand(c *cli.CLI) *cobra.Command {
 	return cli.CommandGroup("keyspace", "List, create, change and drop keyspaces",
-		c.ListCommand("keyspaces", listKeyspaces), keyspaceCreateCommand(c), keyspaceAddColumnsCommand(c), keyspaceEverywhereCommand(c),
+		c.ListCommand("keyspaces", listKeyspaces), keyspaceCreateCommand(c), keyspaceAddColumnsCommand(c), keyspaceEverywhereCommand(c), keyspaceGrowCommand(c),
 		keyspaceDropCommand(c), keyspaceDropColumnCommand(c))
 }
 
