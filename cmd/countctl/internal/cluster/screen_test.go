@@ -10,6 +10,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
@@ -35,6 +36,7 @@ type state struct {
 	clusterName string
 	nodes       []admin.ClusterNode
 	groups      []admin.ClusterGroup
+	keyspaces   []client.Keyspace
 	version     admin.ClusterVersion
 	why         string // reason why the node is not ready; "" if it is ready
 	id          string
@@ -112,6 +114,7 @@ func (s *state) screen(t *testing.T) string {
 	if err := out.fill(admin.ClusterNodes{ClusterID: s.id, ClusterName: s.clusterName, Nodes: s.nodes}, s.groups, nil, s.version); err != nil {
 		t.Fatal(err)
 	}
+	out.addGrowing(s.keyspaces)
 	var text bytes.Buffer
 	table := cli.NewTable(&text)
 	out.screen(table)
@@ -152,6 +155,12 @@ func TestStatusScreens(t *testing.T) {
 			for i := range s.groups[:18] {
 				s.groups[i].Target[1] = s.nodes[3].ID
 			}
+		}},
+		"a-keyspace-grows": {3, func(s *state) {
+			s.keyspaces = []client.Keyspace{{Name: "users", Shards: 1}, {Name: "posts", Shards: 7, Growing: &client.Growing{
+				To: 21, Split: 1, Since: "2026-03-01T12:00:00Z",
+				Shards: []client.GrowingShard{{State: "begun"}, {Shard: 1, State: "split"}, {Shard: 2, State: "committed"}, {Shard: 3, State: "waiting"}},
+			}}}
 		}},
 		"twelve-nodes": {12, func(s *state) {
 			for n := 5; n < 9; n++ {
