@@ -69,8 +69,8 @@ func (a *Cluster) Grow(ctx context.Context, o GrowOrder) (*clientadmin.Growth, e
 		return growthOf(&k), nil
 	}
 	by := cmp.Or(o.By, GrowDefault)
-	if by < 2 || by*len(k.Groups) > shard.ShardsMax {
-		return nil, &errs.ArgumentError{Field: "by", Problem: fmt.Sprintf("%d times the %d shards of %s: a growth multiplies by 2 or more, to %d shards at most", by, len(k.Groups), k.Name, shard.ShardsMax)}
+	if by < 2 {
+		return nil, &errs.ArgumentError{Field: "by", Problem: fmt.Sprintf("%d is not 2 or more", by)}
 	}
 	w := &wish{node: n, alive: a.cfg.Alive, catalog: view, k: &k, to: by * len(k.Groups), restores: a.restores.of(k.Name)}
 	w.groups = groupViews(view, n.GrowthReports(ctx, k.Name))
@@ -135,7 +135,10 @@ type wish struct {
 // itself. It knows neither dead nodes nor restores, nor what the replicas hold.
 func (w *wish) refusals() (why []string) {
 	if _, r := w.catalog.After(growCommand(w.k, w.to)); r.Refused != "" {
-		why = append(why, r.Refused)
+		why = append(why, Names(w.catalog).replaceKeys(r.Refused))
+	}
+	if w.to > shard.ShardsMax {
+		why = append(why, fmt.Sprintf("keyspace %s would have %d shards, and the most are %d", w.k.Name, w.to, shard.ShardsMax))
 	}
 	if w.restores > 0 {
 		why = append(why, fmt.Sprintf("this node restores keyspace %s: wait for the end of the restore", w.k.Name))
@@ -271,15 +274,16 @@ func newPartCount(ks *shard.Keyspace, by int) *partCount {
 // over. The rows that it has read by then are those of the lowest ids. A page is an ordinary stale read, so
 // it blocks no writes.
 func (c *partCount) count(ctx context.Context, n RestoreNode) error {
-	end := time.Now().Add(restoreReadTimeout)
-	if deadline, is := ctx.Deadline(); is {
-		end = time.Now().Add(time.Duration(countShare * float64(time.Until(deadline))))
+	deadline, is := ctx.Deadline()
+	if !is {
+		deadline = time.Now().Add(restoreReadTimeout)
 	}
+	end := time.Now().Add(time.Duration(countShare * float64(time.Until(deadline))))
 	for more := true; more && time.Now().Before(end); {
 		more = false
 		for s := range c.shards {
 			if of := &c.shards[s]; !of.ended && time.Now().Before(end) {
-				if err := c.page(n, s, end.Add(restoreReadTimeout)); err != nil {
+				if err := c.page(n, s, deadline); err != nil {
 					return err
 				}
 				more = more || !of.ended

@@ -161,7 +161,8 @@ func TestGrow(t *testing.T) {
 	if _, err := a.Grow(must.Context(t), GrowOrder{Keyspace: "nothing"}); !errors.Is(err, errs.ErrUnknownKeyspace) {
 		t.Errorf("a keyspace that is not there: %v", err)
 	}
-	for _, by := range []int{1, -3, 65} {
+	refusedWith("would have 65 shards, and the most are 64", GrowOrder{Keyspace: "posts", By: 65})
+	for _, by := range []int{1, -3} {
 		if bad, is := errors.AsType[*errs.ArgumentError](func() error { _, err := a.Grow(must.Context(t), GrowOrder{Keyspace: "posts", By: by}); return err }()); !is || bad.Field != "by" {
 			t.Errorf("by %d: %v", by, bad)
 		}

@@ -272,7 +272,7 @@ const (
 var ErrTooLarge = errors.New("the shard is too large to split")
 
 // ErrRestoring is returned by CheckSplit for a shard that a restore has closed.
-var ErrRestoring = errors.New("the shard is being restored")
+var ErrRestoring = errors.New("a restore has closed the shard; wait for its end, or repeat it")
 
 // CheckSplit returns why a shard cannot split now, as this replica knows it, or nil.
 func CheckSplit(m Machine) error {
@@ -285,13 +285,17 @@ func CheckSplit(m Machine) error {
 	case m.base().sizes.closed.Load():
 		return ErrRestoring
 	case rows > SplitRowsMax:
-		return fmt.Errorf("%w: %d rows, the most are %d", ErrTooLarge, rows, SplitRowsMax)
+		return tooLarge(rows, "rows", SplitRowsMax)
 	case bytes > SplitBytesMax:
-		return fmt.Errorf("%w: %d bytes of bodies and request memory, the most are %d", ErrTooLarge, bytes, SplitBytesMax)
+		return tooLarge(bytes, "bytes of bodies and request memory", SplitBytesMax)
 	case pairs > SplitMembersMax:
-		return fmt.Errorf("%w: %d members, the most are %d", ErrTooLarge, pairs, SplitMembersMax)
+		return tooLarge(pairs, "members", SplitMembersMax)
 	}
 	return nil
+}
+
+func tooLarge(n uint64, of string, most int) error {
+	return fmt.Errorf("%w: %d %s, the most are %d; only an import into a keyspace with more shards helps", ErrTooLarge, n, of, most)
 }
 
 // RememberedBytes estimates the size of the request memory in bytes. Each part has a copy of it.

@@ -117,12 +117,12 @@ func (v *View) unsettled(group uint32) string {
 	p := v.Groups[group]
 	for _, node := range p.Target {
 		if v.Nodes[node].State == NodeLeaving {
-			return fmt.Sprintf("node %q is leaving and has a vote in group %d", node, group)
+			return fmt.Sprintf("node %q is leaving and has a vote in group %d; wait until it has left", node, group)
 		}
 	}
 	for _, node := range slices.Sorted(maps.Keys(p.Replicas)) {
 		if !v.MayHold(group, node) {
-			return fmt.Sprintf("a replica on node %q has not left group %d yet", node, group)
+			return fmt.Sprintf("a replica on node %q has not left group %d yet; wait until it has", node, group)
 		}
 	}
 	return ""
