@@ -118,6 +118,7 @@ func (*failing) Read([]byte) (int, error) { return 0, errors.New("the disk is on
 // longer than ReadTimeout. On a busy machine a piece may arrive too late for a short timeout, so
 // the test tries longer timeouts.
 func TestRestoreTakesLongStreams(t *testing.T) {
+	t.Parallel()
 	for _, timeout := range []time.Duration{400 * time.Millisecond, 2 * time.Second, 10 * time.Second} {
 		got, err := restoreSlowly(t, timeout)
 		if err == nil && got.status == 200 && strings.Contains(got.body, `"rows":5242880`) {

@@ -56,6 +56,7 @@ func spend(a *gate.Admission, wait time.Duration) {
 
 // A delayed request is admitted once there is capacity. It keeps its deadline.
 func TestTheDoorOpens(t *testing.T) {
+	t.Parallel()
 	l := startFakeServer(t, nil)
 	a := l.server.admission
 	free := crowd(t, a, 100)
@@ -126,6 +127,7 @@ func TestWritesLeaveTheirLane(t *testing.T) {
 // The server decodes a write before a full queue refuses it. To pay for the decoding, it delays the
 // refusal. The delay grows with the size of the write, but ends before the deadline.
 func TestFullQueuesHoldBack(t *testing.T) {
+	t.Parallel()
 	l := startFakeServer(t, nil)
 	l.node.setFault("overloaded")
 	a := l.server.admission

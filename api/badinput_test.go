@@ -397,6 +397,7 @@ type zeros struct{}
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 func TestSlowRequests(t *testing.T) {
+	t.Parallel()
 	l := startFakeServer(t, func(c *Config) { c.ReadTimeout = time.Second })
 	const head = "POST /v1/counters/posts/incr HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
 	for name, text := range map[string]string{

@@ -203,6 +203,7 @@ func TestTooLargeIsToldAtOnce(t *testing.T) {
 // The server gives up an incomplete body at the request's timeout, or at the read timeout if that
 // is shorter. In each case, the timeout that does not apply is a minute or an hour.
 func TestBodiesComeWithinTheTimeout(t *testing.T) {
+	t.Parallel()
 	const short, long = 500 * time.Millisecond, time.Hour
 	for _, c := range []struct {
 		name, head string
@@ -238,6 +239,7 @@ func TestBodiesComeWithinTheTimeout(t *testing.T) {
 // A request's timeout bounds only that request: the next request on the same connection has its own
 // timeout.
 func TestTimeoutIsOfOneRequest(t *testing.T) {
+	t.Parallel()
 	l := startFakeServer(t, nil)
 	d := l.dial(t)
 	const call = "/v1/counters/posts/incr"

@@ -334,6 +334,7 @@ var beforeBackend = []int{405, 408, 413, 431}
 // schema, headers and value of the answer: first with a fake node and then, if the example needs no
 // fault of the node, with a real node.
 func TestOpenAPIExamples(t *testing.T) {
+	t.Parallel()
 	c := loadContract(t)
 	all := c.examples(t)
 	for _, backend := range []struct {

@@ -154,6 +154,7 @@ func TestOpenAPIProperties(t *testing.T) {
 // TestOpenAPIPropertiesAreMissed checks that TestOpenAPIProperties and TestOpenAPIExamples notice a
 // property that is missing or misspelled.
 func TestOpenAPIPropertiesAreMissed(t *testing.T) {
+	t.Parallel()
 	const get = "GET /v1/counters/{keyspace}/{id}"
 	row := func(c *contract) *openapi3.Schema { return c.doc.Components.Schemas["Row"].Value }
 	for name, test := range map[string]struct {

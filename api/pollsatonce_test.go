@@ -78,6 +78,7 @@ func quoted(names []string) string {
 //  2. a poll that is refused halfway leaves no data in the shared memory;
 //  3. no answer contains concurrent writes to other users.
 func TestPollsAtOnce(t *testing.T) {
+	t.Parallel()
 	const polls, readers = 60, 6
 	l := startReal(t)
 	l.seedPolls()

@@ -297,6 +297,7 @@ func TestRealBadTokens(t *testing.T) {
 //  1. no increment is lost or counted twice;
 //  2. each client sees its row rise.
 func TestRealIncrementsAtOnce(t *testing.T) {
+	t.Parallel()
 	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	const clients, each = 12, 20
 	var wg sync.WaitGroup

@@ -191,6 +191,7 @@ func TestTooManyConnections(t *testing.T) {
 // TestErrorAfterWriteTimeout checks that the server answers a fault on a kept connection even if
 // the write timeout of the previous answer has passed.
 func TestErrorAfterWriteTimeout(t *testing.T) {
+	t.Parallel()
 	l := startFakeServer(t, func(c *Config) { c.WriteTimeout = time.Second })
 	c, err := net.Dial("tcp", l.server.Addr().String())
 	if err != nil {
