@@ -21,6 +21,9 @@ type Growth struct {
 	// Unborn means that the shard was created as a part of another one. Until it has adopted the
 	// part or restored a snapshot, it refuses all requests and reads, and takes no snapshots.
 	Unborn bool
+	// Grew is called after the shard has split or adopted its part; nil for no call. It must not wait, because
+	// raft's goroutine calls it.
+	Grew func()
 }
 
 // Growing is the part of Machine that package replica uses. Any goroutine may call its methods.
@@ -38,6 +41,8 @@ type Growing interface {
 	// AdoptedAt returns the index of the Adopt that this machine has applied, or 0. Restore sets it
 	// to 0.
 	AdoptedAt() uint64
+	// Restores returns how often Restore has replaced the contents.
+	Restores() uint64
 }
 
 // ErrNotNow is returned by Snapshot for a shard that grows. The replica is undamaged, and a later snapshot
@@ -74,6 +79,7 @@ type growing struct {
 	attempt   atomic.Uint32 // number of that Split's attempt
 	begun     atomic.Uint32 // the highest attempt whose parts have all begun
 	adoptedAt atomic.Uint64
+	restores  atomic.Uint64
 }
 
 // Unborn implements Growing.
@@ -103,6 +109,9 @@ func (g *growing) GrewAt() uint64 {
 // AdoptedAt implements Growing.
 func (g *growing) AdoptedAt() uint64 { return g.adoptedAt.Load() }
 
+// Restores implements Growing.
+func (g *growing) Restores() uint64 { return g.restores.Load() }
+
 // notNow returns why the machine must not take a snapshot, or nil. The check is on raft's goroutine. An
 // earlier check could pass before a Split that the snapshot then contains.
 func (g *growing) notNow() error {
@@ -122,6 +131,7 @@ func (g *growing) restored() {
 	g.attempt.Store(0)
 	g.splitAt.Store(0)
 	g.adoptedAt.Store(0)
+	g.restores.Add(1)
 }
 
 // SetGrowth implements Machine.
@@ -159,7 +169,10 @@ func (m *Base) grow(index, term uint64, sections []byte) any {
 		err = m.Abandon(e.From, uint64(e.Attempt))
 	}
 	switch {
-	case m.Applied() >= index:
+	case m.Applied() >= index: // it has split or adopted its part
+		if m.growth.Grew != nil {
+			m.growth.Grew()
+		}
 		return nil
 	case err != nil && !errors.Is(err, ErrVoid) && !errors.Is(err, ErrUndivided) && !errors.Is(err, ErrLate):
 		m.stopAt(index, err)
@@ -351,6 +364,16 @@ func (p *Parking) Of(group uint32) *Parked {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.mu.parts[group]
+}
+
+// All returns all parked parts.
+func (p *Parking) All() (all []*Parked) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, part := range p.mu.parts {
+		all = append(all, part)
+	}
+	return all
 }
 
 // Discard removes a part. It does nothing if another copy of the part has replaced it.

@@ -81,27 +81,29 @@ func (n *Node) toDrop(ctx context.Context, name string) (*Keyspace, error) {
 	return nil, errs.ErrUnknownKeyspace
 }
 
-// removeDropped closes this node's replicas of groups whose keyspaces were dropped, and moves the
-// files of closed replicas aside; finishDeletions deletes the files. runReconcile calls
+// removeDropped closes this node's replicas of groups whose keyspaces were dropped, or whose parts were abandoned,
+// and moves the files of closed replicas aside; finishDeletions deletes the files. runReconcile calls
 // removeDropped after follow, which no longer opens such replicas. The deletion needs no proof by
 // the group's leader, because nobody needs the votes or the writes of a dropped group.
 func (n *replicas) removeDropped(view *catalog.View) {
 	n.registry.changing.Lock()
 	defer n.registry.changing.Unlock()
 	table := n.registry.groups.Load() // under the lock: an earlier table may lack a newly opened group
-	open := map[uint32]bool{}
+	open, attempts := map[uint32]bool{}, map[uint32]uint32{}
 	for _, g := range table.dropped {
 		if !g.ends.Swap(true) {
 			n.running.Go(func() { n.endDropped(g) }) // ends when the replica is closed, or once the node is stopping
 		}
 		open[g.number] = g.replica.Load() != nil || g.closing.Load() != nil
+		attempts[g.number] = g.attempt
 	}
 	// The argument view may be newer than the view that follow used. Skip a group that was dropped
 	// in between, because its replica is still open.
 	for _, r := range n.registry.dirs.Replicas(func(group uint32) bool {
 		return view.Dropped(group) && table.byNumber[group] == nil && !open[group]
 	}) {
-		n.cfg.Logger.Info("the keyspace of this node's replica was dropped, and the replica is deleted", "group", r.Group, "replica", replica.RaftID(n.cfg.NodeKey, r.Number))
+		n.cfg.Logger.Info("the keyspace of this node's replica was dropped, or the attempt to split its parent was abandoned; the replica is deleted",
+			"group", r.Group, "replica", replica.RaftID(n.cfg.NodeKey, r.Number), "attempt", attempts[r.Group])
 		if err := n.registry.dirs.MoveAside(r.Group, r.Number); err != nil {
 			if !n.lacks(err) {
 				n.fatal(fmt.Errorf("cannot delete the replica of a keyspace that was dropped: %w", err))

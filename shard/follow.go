@@ -34,13 +34,7 @@ func (n *replicas) follow() error {
 	keyspaces := &keyspaceTable{byName: map[string]*Keyspace{}}
 	for _, k := range view.KeyspacesByName() {
 		known := keyspaceOf(&k)
-		shards := &keyspaceShards{route: known.Route()}
-		if was := before.byFirst[k.FirstGroup()]; was != nil {
-			shards.all = slices.Clip(was.all)
-		}
-		for s := len(shards.all); s < len(k.Groups); s++ {
-			shards.all = append(shards.all, n.newShardReplica(known, s, k.FirstRoute(s)))
-		}
+		shards := n.shardsOf(&k, known, before.byNumber, view)
 		groups.byFirst[k.FirstGroup()] = shards
 		for _, g := range shards.all {
 			if g != nil {
@@ -62,11 +56,37 @@ func (n *replicas) follow() error {
 	return err
 }
 
+// shardsOf returns the shards of a keyspace, with the parts of parents that are being split. known has the
+// shards that this node knows already, by group.
+func (n *replicas) shardsOf(k *catalog.Keyspace, ks *Keyspace, known map[uint32]*shardReplica, view *catalog.View) *keyspaceShards {
+	of, moduli := *ks, k.Moduli()
+	if moduli != nil {
+		of.Shards = k.Growth.Shards
+	}
+	of.Groups = make([]uint32, of.Shards)
+	shards := &keyspaceShards{route: of.Route(), all: make([]*shardReplica, of.Shards)}
+	if moduli != nil {
+		shards.route = shards.route.Growing(moduli)
+	}
+	for s, group := range k.All() {
+		g := known[group]
+		if g == nil {
+			of.Groups[s] = group
+			g = n.newShardReplica(&of, s, k.FirstRoute(s))
+			if parent, made := k.Parent(s); made {
+				g.parent, g.attempt = k.Groups[parent], view.SplitOf(group).Attempt.Number
+			}
+		}
+		shards.all[s] = g
+	}
+	return shards
+}
+
 func (n *replicas) newShardReplica(k *Keyspace, shard int, first codec.Route) *shardReplica {
 	kind, _ := codec.KindOf(k.Kind) // the cluster version excludes kinds that this program does not know
 	route := k.Route()
 	g := &shardReplica{
-		number: k.Groups[shard], shard: shard, keyspace: k.Name, kind: kind, first: first,
+		number: k.Groups[shard], shard: shard, keyspace: k.Name, kind: kind, space: k.FirstGroup, first: first,
 		perKey: route.Divisor, offset: route.IDOf(shard, 0),
 	}
 	g.forward = n.writer.newForwardBatcher(g)
@@ -110,7 +130,7 @@ func (n *replicas) replicaToHold(group uint32, view *catalog.View) (number uint6
 			return 0, false
 		}
 	}
-	initial := initialMembers(view, group, replica.RaftID(n.cfg.NodeKey, number)) != nil
+	initial := leadership.InitialMembers(view, group, replica.RaftID(n.cfg.NodeKey, number)) != nil
 	if !initial && !view.MayHold(group, n.cfg.NodeKey) {
 		return 0, false
 	}
@@ -156,13 +176,16 @@ func (n *replicas) openReplica(g *shardReplica, number uint64, view *catalog.Vie
 	if err != nil {
 		return err
 	}
+	r.cold = rows
 	r.fsm.SetRoute(g.first)
+	r.fsm.SetGrowth(n.growth.MachineConfig(g.kind, g.parent, n.wakeReconcile))
 	cfg := n.groupConfig(g.number, number, g.keyspace, propose.TimedFSM{BatchingFSM: r.fsm.Machine, Metrics: n.metrics})
 	cfg.StateBytes, cfg.Members = r.fsm.SnapshotBytes, r.fsm.Members()
 	cfg.Cold, cfg.Machine, cfg.ColdDamaged = rows, r.fsm.Machine, r.damage.Note
+	cfg.Room = n.growth.Room(g.number, g.parent)
 	cfg.Reopen = func() { r.mustReopen.Store(true); n.wakeReconcile() }
 	if mayBegin, _ := n.registry.dirs.MayBegin(g.number, number); mayBegin {
-		cfg.Initial = initialMembers(view, g.number, cfg.ID())
+		cfg.Initial = leadership.InitialMembers(view, g.number, cfg.ID())
 	}
 	g.opening.Store(r)
 	defer g.opening.Store(nil)
@@ -185,20 +208,6 @@ func (n *replicas) proposerConfig(g *shardReplica, r *localReplica) propose.Conf
 		Group: r.group, Rounds: n.rounds, Kind: g.kind, Clock: propose.NewClock(time.Now(), r.fsm.LogTime, logger),
 		Limits: n.cfg.Limits, Metrics: n.metrics, Logger: n.mux.LimitedBy(logger),
 	}
-}
-
-// initialMembers returns the first voters of a group if the replica id is one of them, and
-// otherwise nil.
-func initialMembers(view *catalog.View, group uint32, id raft.ServerID) []replica.Member {
-	placement := view.Groups[group]
-	var members []replica.Member
-	for i, key := range placement.Initial {
-		members = append(members, replica.Member{ID: raft.ServerID(placement.InitialID(i)), Addr: view.Nodes[key].ClusterAddr})
-	}
-	if !slices.ContainsFunc(members, func(m replica.Member) bool { return m.ID == id }) {
-		return nil
-	}
-	return members
 }
 
 // dropReplica closes this node's replica of a group and deletes it. If the group's leader still has
@@ -245,6 +254,7 @@ func (n *replicas) closeReplica(g *shardReplica, r *localReplica) (closed bool) 
 	if !mine {
 		return false
 	}
+	n.growth.Closes(g.number)
 	slow := time.AfterFunc(startTimeout, func() {
 		n.mux.Limited().Warn("a replica is not closed yet: its disk hangs or is full", "group", g.number)
 	})

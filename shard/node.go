@@ -74,6 +74,7 @@ type replicas struct {
 	headroom    tiering.Headroom
 	votersDisks tiering.VotersDisks
 	space       tiering.SnapshotSpace // free disk, divided among running snapshots
+	growth      *leadership.Growth
 
 	reconcileNow chan struct{} // holds a token while runReconcile should run at once
 	stopping     chan struct{}
@@ -129,8 +130,8 @@ func (n *Node) serves() error {
 		return fmt.Errorf("%w: %s", errs.ErrNoLeader, n.waitsToBegin(len(view.Nodes)))
 	}
 	for g, r := range n.registry.local() {
-		if !view.MayHold(g.number, n.cfg.NodeKey) {
-			continue // a replica that will be deleted may never hear from a leader again
+		if !view.MayHold(g.number, n.cfg.NodeKey) || r.group.Growth.Unborn() {
+			continue // a replica that will be deleted may never hear from a leader again; the parent serves for an unborn shard
 		}
 		if err := r.group.Follows(); err != nil {
 			return fmt.Errorf("group %d (%s): %w", g.number, g.keyspace, err)

@@ -77,9 +77,12 @@ func Open(cfg Config) (*Node, error) {
 		}
 		n.rounds = propose.NewRounds(n.log.Expect)
 	}
+	n.growth = leadership.NewGrowth(leadership.GrowthConfig{
+		Key: cfg.NodeKey, Catalog: n.catalog, Local: n.registry.growing, Space: &n.space, Logger: cfg.Logger, Limited: n.mux.Limited(),
+	})
 	room := tiering.HeadroomConfig{
 		MemoryLimit: cfg.MemoryLimit, DiskReserve: cfg.DiskReserve, CollectorPercent: cfg.CollectorPercent,
-		Tables: n.registry.tableBytes, Snapshots: n.registry.snapshotBytes, Kept: n.space.Kept, Free: n.space.Free, Logger: n.mux.Limited(),
+		Tables: func() uint64 { return n.registry.tableBytes() + n.growth.ParkedBytes() }, Snapshots: n.registry.snapshotBytes, Kept: n.space.Kept, Free: n.space.Free, Logger: n.mux.Limited(),
 	}
 	if err := n.headroom.Watch(room, cfg.Metrics); err != nil {
 		return nil, errors.Join(err, n.closeLog(), n.mux.Close())
@@ -109,9 +112,10 @@ func Open(cfg Config) (*Node, error) {
 	})
 	n.membership = leadership.NewMembership(leadership.MembershipConfig{
 		Key: cfg.NodeKey, Catalog: n.catalog, Calls: n.calls, Replicas: &n.registry,
-		Prove: n.prover.ProveTerm, Change: n.catalogClient.MustChange, Wake: n.wakeReconcile, Unfit: n.headroom.Unfit,
+		Prove: n.prover.ProveTerm, Change: n.catalogClient.MustChange, Wake: n.wakeReconcile, Unfit: n.headroom.Unfit, Grower: n.growth,
 		Stopping: n.stopping, Logger: cfg.Logger, Limited: n.mux.Limited(),
 	})
+	n.growth.Connect(n.membership, n.catalogClient)
 	n.reader.router, n.reader.streams, n.reader.mu.batchers = &n.router, n.streams, map[string]*readBatchers{}
 	n.writer = writer{router: &n.router, headroom: &n.headroom, streams: n.streams, asking: &n.asking, prover: n.prover}
 	if err := n.start(); err != nil {
@@ -179,7 +183,7 @@ func (n *Node) start() error {
 func (n *Node) record() catalog.Node {
 	return catalog.Node{
 		Key: n.cfg.NodeKey, Name: n.cfg.NodeName, Zone: n.cfg.Zone,
-		Version: n.cfg.Version, VersionMax: catalog.ClusterVersionMax,
+		Version: n.cfg.Version, VersionMax: cmp.Or(n.cfg.VersionMax, catalog.ClusterVersionMax),
 		HTTPAddr: n.cfg.HTTPAddr, ClusterAddr: n.mux.Addr().String(), GossipAddr: n.cfg.GossipAddr,
 	}
 }
@@ -207,6 +211,7 @@ func (n *Node) close(ctx context.Context) error {
 		}
 	}
 	err := closing.Wait()
+	n.growth.Close()
 	if n.registry.meta != nil {
 		n.registry.metaFresh.Close()
 		err = errors.Join(err, n.registry.meta.Close(ctx, true))

@@ -12,6 +12,7 @@ import (
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/spill"
@@ -87,8 +88,15 @@ func TestPreparation(t *testing.T) {
 	if rows, bodies := leaveMemory(t, m); rows+bodies > 0 {
 		t.Errorf("%d rows and %d bodies leave memory in the second attempt", rows, bodies)
 	}
-	p.End(1)
-	p.End(1)
+	mustDo(t, codectest.Restore(m, codectest.Persisted(t, m)))
+	if err := p.Prepare(4, parent); !errors.Is(err, tiering.ErrPreparing) {
+		t.Errorf("with another snapshot: %v", err)
+	}
+	eventually(t, "the replica is ready again", func() bool { return p.Prepare(4, parent) == nil })
+	p.End(1, 4)
+	mustDo(t, p.Prepare(4, parent))
+	p.End(1, 5)
+	p.End(1, 5)
 	p.Wait()
 	if p.Space.Kept() > 0 || p.Kept(1) != nil {
 		t.Errorf("%d bytes are kept after the end", p.Space.Kept())
@@ -97,7 +105,7 @@ func TestPreparation(t *testing.T) {
 		t.Errorf("%d rows and %d bodies leave memory", rows, bodies)
 	}
 	eventually(t, "a replica with data on disk is ready", func() bool { return p.Prepare(5, parent) == nil })
-	p.End(1)
+	p.End(1, math.MaxUint32)
 	p.Wait()
 }
 

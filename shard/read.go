@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/stream"
 )
 
@@ -41,11 +43,46 @@ type reader struct {
 	}
 }
 
+// read reads by the present route, and once more from the beginning when a shard has split since.
 func (rd *reader) read(ks *Keyspace, q raftfsm.Query, ids []uint64, opt *ReadOptions) error {
-	shards, err := rd.shardsToRead(ks, opt)
-	if err != nil {
-		return err
+	for {
+		shards, err := rd.shardsToRead(ks, opt)
+		if err == nil {
+			err = rd.readBy(shards, q, ids, opt)
+		}
+		split, is := errors.AsType[*splitError](err)
+		switch {
+		case !is:
+			return err
+		case time.Now().After(opt.Deadline):
+			return fmt.Errorf("%w: %v", errs.ErrNoQuorum, err.Error())
+		case !rd.registry.noteSplit(ks.FirstGroup, split.shard, split.modulus):
+			time.Sleep(errs.RetryPauseMin) // until the catalog here has the parts
+		}
 	}
+}
+
+// splitError is a refusal of a read, because the shard has split.
+type splitError struct {
+	error
+	shard   int
+	modulus uint32 // of the replica
+}
+
+// refusal returns a splitError if err shows that the shard of a part has split, and otherwise err.
+func refusal(p *raftfsm.Part, err error) error {
+	if modulus := rpc.ModulusOf(err); modulus > p.Route.Modulus {
+		return &splitError{err, p.Shard, modulus}
+	}
+	return err
+}
+
+func hasSplit(err error) bool {
+	_, is := errors.AsType[*splitError](err)
+	return is
+}
+
+func (rd *reader) readBy(shards *keyspaceShards, q raftfsm.Query, ids []uint64, opt *ReadOptions) error {
 	arrived, groups, route := time.Now(), shards.all, shards.route
 	admit := func(g *shardReplica) (*localReplica, error) { return rd.admitted(g, opt, arrived) }
 	if len(ids) == 1 {
@@ -97,7 +134,11 @@ func (rd *reader) readShards(pg *raftfsm.Read, q raftfsm.Query, groups []*shardR
 		return nil
 	}
 	rest.Wait()
-	return failureOf(pg, rest.errs, q)
+	err := failureOf(pg, rest.errs, q)
+	if i := slices.IndexFunc(rest.errs, hasSplit); i >= 0 {
+		err = rest.errs[i]
+	}
+	return err
 }
 
 // waitingParts are the parts of a read that this node's memory does not have.
@@ -120,9 +161,9 @@ func (rd *reader) fetch(q raftfsm.Query, p *raftfsm.Part, g *shardReplica, r *lo
 			some.At = p.At[from:to]
 		}
 		err := rd.ask(ctx, g, r, opt, func(r *localReplica) error {
-			return r.fsm.Answer(q, &some, true, opt.Deadline)
+			return refusal(&some, r.fsm.Answer(q, &some, true, opt.Deadline))
 		}, func(ctx context.Context, node string) error {
-			return rd.readAt(ctx, node, q, &some, g, opt)
+			return refusal(&some, rd.readAt(ctx, node, q, &some, g, opt))
 		})
 		if err != nil {
 			return err
@@ -141,12 +182,14 @@ func (rd *reader) fetch(q raftfsm.Query, p *raftfsm.Part, g *shardReplica, r *lo
 // ends. All reads use this retry loop. The function local reads this node's replica, if that may
 // answer; r is this replica if it was already admitted, or nil. The function remote reads another
 // node, first the leader. An error of local is final, unless it is ErrMisrouted, or it is
-// ErrNoQuorum and the cluster has other nodes. Of the errors of remote, only ErrBadToken and
-// ErrUnknownKeyspace are final.
+// ErrNoQuorum and the cluster has other nodes. Of the errors of remote, only ErrBadToken,
+// ErrUnknownKeyspace and a splitError are final.
 func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt *ReadOptions, local func(*localReplica) error, remote func(context.Context, string) error) error {
 	last := errs.ErrNoLeader
 	tryHere := func(r *localReplica) (done bool) {
 		switch last = local(r); {
+		case hasSplit(last):
+			return true
 		case errors.Is(last, errs.ErrMisrouted): // another replica may have the route
 		case !errors.Is(last, errs.ErrNoQuorum):
 			return true
@@ -162,7 +205,7 @@ func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt
 	if errs.RetryUntil(ctx, func() bool {
 		for _, node := range rd.readers(g) {
 			last = remote(ctx, node)
-			if last == nil || errors.Is(last, errs.ErrBadToken) || errors.Is(last, errs.ErrUnknownKeyspace) {
+			if last == nil || errors.Is(last, errs.ErrBadToken) || errors.Is(last, errs.ErrUnknownKeyspace) || hasSplit(last) {
 				return true
 			}
 		}
@@ -175,7 +218,7 @@ func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt
 		if err == nil {
 			err = rd.nobodyHas(g, opt)
 		}
-		if err == nil && rd.catalog.View().Dropped(g.number) {
+		if err == nil && rd.catalog.View().Dropped(g.space) {
 			err = errs.ErrUnknownKeyspace
 		}
 		if err != nil {

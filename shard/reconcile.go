@@ -40,19 +40,26 @@ func (n *replicas) reconcile() {
 	view := n.catalog.View()
 	n.removeDropped(view)
 	n.membership.Reconcile(n.registry.meta, view)
+	n.growth.Discard(view)
 	tellCatalog := true // false once the catalog does not answer, so that the remaining groups do not wait for it too
 	for g, r := range n.registry.local() {
 		if r.mustReopen.Swap(false) {
 			n.running.Go(func() { _ = n.reopen(g, r) }) // ends when the replica is open again; if the disk is too full, n.follow opens the replica later
 			continue
 		}
-		if !n.membership.Reconcile(r.group, view) {
+		leads := n.membership.Reconcile(r.group, view)
+		if !leads {
 			n.dropIfRemoved(g, r, view)
 		} else if tellCatalog {
 			if err := n.membership.ReconcileNumbers(r.group, view); err != nil {
 				tellCatalog = false
 				n.cfg.Logger.Debug("the catalog was not told of a group's replicas", "group", g.number, "err", err)
 			}
+		}
+		l := r.growing(g)
+		tellCatalog = n.growth.Step(&l, view, leads, tellCatalog) == nil && tellCatalog
+		if route := r.fsm.Route(); route.Modulus > g.first.Modulus {
+			n.registry.noteSplit(g.space, int(route.Residue), route.Modulus) // if the catalog here lacks the parts, the next reconcile does it
 		}
 		n.repairIfDamaged(g, r)
 	}

@@ -200,6 +200,14 @@ func (s *registry) Replicas() []*replica.Replica {
 	return all
 }
 
+// growing returns this node's replica of a group for leadership.Growth.
+func (s *registry) growing(number uint32) (l leadership.GrowthShard, open bool) {
+	if g, r := s.shardOf(number), s.localOf(number); r != nil {
+		return r.growing(g), true
+	}
+	return l, false
+}
+
 // Damaged reports whether this node has a replica of a group with cold rows that cannot be read.
 func (s *registry) Damaged(number uint32) bool {
 	r := s.localOf(number)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/leadership"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
 )
@@ -29,6 +30,9 @@ const (
 // replica leads. A leading replica first hands its leadership over. runReconcile calls it.
 func (n *replicas) repairIfDamaged(g *shardReplica, r *localReplica) {
 	if err := r.fsm.Stuck(); err != nil {
+		if r.group.Growth.Unborn() && n.helpAdopt(g, r) {
+			return
+		}
 		r.damage.Note(err)
 	}
 	if !r.damage.Found() || !n.mayRepair(r) || time.Now().Before(r.repairAt) || n.repairing.Swap(true) {
@@ -49,9 +53,29 @@ func (n *replicas) repairIfDamaged(g *shardReplica, r *localReplica) {
 			}
 		}()
 		if err := n.repair(ctx, g, r); err != nil && ctx.Err() == nil {
+			r.unrepaired.Store(true)
 			n.mux.Limited().Warn("a replica could not be repaired, and it is tried again", "group", g.number, "err", err)
 		}
 	})
+}
+
+// helpAdopt does what a replica needs that is stuck at Adopt. It returns false if only a repair helps.
+func (n *replicas) helpAdopt(g *shardReplica, r *localReplica) bool {
+	if r.stuckAt.IsZero() {
+		r.stuckAt = time.Now()
+	}
+	l := r.growing(g)
+	switch n.growth.Remedy(&l, r.stuckAt, r.unrepaired.Load() || n.router.alone()) {
+	case leadership.RemedyRepair:
+		return false
+	case leadership.RemedyReopen:
+		n.running.Go(func() { _ = n.reopen(g, r) }) // as for mustReopen
+	case leadership.RemedyParent:
+		if p, r := n.registry.shardOf(g.parent), n.registry.localOf(g.parent); r != nil {
+			n.running.Go(func() { _ = n.reopen(p, r) }) // as for mustReopen
+		}
+	}
+	return true
 }
 
 // mayRepair reports whether a damaged replica can be repaired, and may be closed for that.

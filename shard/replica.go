@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/leadership"
@@ -21,7 +22,10 @@ type shardReplica struct {
 	shard    int
 	keyspace string
 	kind     codec.Kind
+	space    uint32                                                  // the keyspace's first group
 	first    codec.Route                                             // route of the shard when its group was created
+	parent   uint32                                                  // group of the shard of which a growth has made this one; 0 for none
+	attempt  uint32                                                  // to split the parent; 0 if the growth ended before this node knew the shard
 	perKey   uint64                                                  // raftfsm.Route.Divisor of the keyspace
 	offset   uint64                                                  // the least id with key 0
 	forward  *rpc.Batcher[*propose.ForwardedPart, *propose.Proposal] // sends parts of writes to the group's leader
@@ -45,6 +49,7 @@ type shardReplica struct {
 type localReplica struct {
 	group *replica.Replica
 	fsm   tiering.Machine
+	cold  *cold.Group // nil for none
 	// proposer is set before the replica is published. It is atomic only because tests replace it.
 	proposer   atomic.Pointer[propose.Proposer]
 	fresh      leadership.Freshness
@@ -53,6 +58,13 @@ type localReplica struct {
 	closeFSM   sync.Once
 	mustReopen atomic.Bool // runReconcile must open the replica again
 	repairAt   time.Time   // earliest start of the next repair; only runReconcile uses it
+	stuckAt    time.Time   // when runReconcile first saw that an unborn replica is stuck
+	unrepaired atomic.Bool // no other replica could repair this one
+}
+
+// growing returns the replica for leadership.Growth.
+func (r *localReplica) growing(g *shardReplica) leadership.GrowthShard {
+	return leadership.GrowthShard{Group: r.group, Machine: &r.fsm, Cold: r.cold, Kind: g.kind, Parent: g.parent, First: g.first}
 }
 
 // led returns this node's replica of the group. It returns an error unless that replica leads the

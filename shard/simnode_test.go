@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/leadership"
 	"github.com/countd/countd/shard/replica"
 )
 
@@ -31,7 +32,7 @@ func (w *simWorld) follow(at int) {
 			return
 		}
 	}
-	initial := rules.initialBegins && initialMembers(view, simGroup, replica.RaftID(n.key, number)) != nil
+	initial := rules.initialBegins && leadership.InitialMembers(view, simGroup, replica.RaftID(n.key, number)) != nil
 	if !initial && !view.MayHold(simGroup, n.key) {
 		return
 	}
@@ -53,7 +54,7 @@ func (w *simWorld) begin(at int, view *catalog.View, number uint64) {
 	w.began[id] = w.lives
 	var initial []raft.Server
 	if n.deleted < 0 {
-		for _, m := range initialMembers(view, simGroup, id) {
+		for _, m := range leadership.InitialMembers(view, simGroup, id) {
 			initial = append(initial, raft.Server{Suffrage: raft.Voter, ID: m.ID, Address: raft.ServerAddress(w.views[0].Nodes[replica.NodeOf(m.ID)].ClusterAddr)})
 		}
 	}

@@ -19,7 +19,7 @@ import (
 // at the end, and sim_test.go the tests.
 //
 // The simulation calls this code of the product: raftfsm's catalog commands, Number, Retired,
-// MayHold; NextStep with what it calls, Wanted, initialMembers, MemberID, Displaced, Contains,
+// MayHold; NextStep with what it calls, Wanted, InitialMembers, MemberID, Displaced, Contains,
 // SuffrageOf, TwoSuffice. It has stand-ins for code that waits for disks, raft or the network:
 //
 //	simWorld.follow       replicas.replicaToHold, replicas.openReplica, Dirs.MayBegin

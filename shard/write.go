@@ -285,7 +285,7 @@ func (wr *writer) settle(ps *parts, w *Write, judging bool) {
 				continue
 			}
 			err := p.proposal.Wait(ps.timer)
-			if err = orDropped(wr.catalog.View(), p.group.number, err); errors.Is(err, errs.ErrUnknownKeyspace) {
+			if err = orDropped(wr.catalog.View(), ps.spaces[p.space].ks.FirstGroup, err); errors.Is(err, errs.ErrUnknownKeyspace) {
 				p.settled, p.err = true, err
 				continue
 			}

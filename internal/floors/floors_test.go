@@ -203,15 +203,19 @@ const rule = `
 		shard/rpc
 	# That a group is led here, and how far it is.
 	shard/leadership:
+		engine/cold
 		internal/wire
 		raftfsm
 		raftfsm/catalog
+		raftfsm/codec
 		raftfsm/dedup
+		raftfsm/kinds
 		shard/errs
 		shard/propose
 		shard/raftstore
 		shard/replica
 		shard/rpc
+		shard/tiering
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
 	shard:
 		client/column

@@ -7,6 +7,9 @@
 //     Maintenance keeps the catalog's record of this node and the built-in keyspaces up to date.
 //   - Membership changes the members of the groups led here, step by step, to what the catalog
 //     wants, and hands groups over.
+//   - Growth takes the steps by which the shards of this node split. Each step follows from the
+//     catalog and from the log of the group. Growth remembers only for how long an attempt has been
+//     under way, and what it need not repeat. So a new leader or process continues any growth.
 //
 // This package never answers a read, decides which node gets a replica, or opens or deletes a
 // replica.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -27,18 +28,21 @@ type Grower interface {
 	Prepare(group, attempt uint32) error
 	// Parked reports whether the part of a child is parked on this node.
 	Parked(child uint32) bool
+	// Check returns why the shard of a local replica is too large to split, or is closed, as this node knows it.
+	Check(group uint32) error
 }
 
 // growthQuestion asks a voter about its replica of a parent or child.
 type growthQuestion struct {
 	Replica raftstore.ReplicaID
 	Attempt uint32 // the voter of a parent prepares for this attempt; 0 for a child
+	Check   bool   // asks only Grower.Check
 }
 
 type growthAnswer struct {
 	Saved   bool   // the replica has a snapshot. It keeps one for ever
 	Parked  bool   // the part of the group is parked on the node
-	Unready string // why the replica is not ready for the attempt; "" if it is
+	Unready string // why the replica is not ready for the attempt, or must not split; "" if it may
 }
 
 // serveGrowth answers methodGrowth.
@@ -49,12 +53,14 @@ func (m *Membership) serveGrowth(_ context.Context, q growthQuestion) (a growthA
 	}
 	a.Saved = g.Snapshots().NewestIndex() > 0
 	a.Parked = m.cfg.Grower != nil && m.cfg.Grower.Parked(q.Replica.Group)
-	if q.Attempt == 0 {
+	if q.Attempt == 0 && !q.Check {
 		return a, nil
 	}
 	switch {
 	case m.cfg.Grower == nil:
 		err = errors.New("this node splits no shards")
+	case q.Check:
+		err = m.cfg.Grower.Check(q.Replica.Group)
 	case m.cfg.Replicas.Damaged(q.Replica.Group):
 		err = errors.New("it is damaged")
 	default:
@@ -68,8 +74,9 @@ func (m *Membership) serveGrowth(_ context.Context, q growthQuestion) (a growthA
 	return a, nil
 }
 
-// askVoters asks each voter of a group, this node's replica too, and returns the answers by Raft id.
-func (m *Membership) askVoters(ctx context.Context, group uint32, voters []raft.ServerID, attempt uint32) map[raft.ServerID]growthAnswer {
+// askVoters asks each voter of a group, this node's replica too, and returns the answers by Raft id. It sets the
+// replica of the question.
+func (m *Membership) askVoters(ctx context.Context, group uint32, voters []raft.ServerID, q growthQuestion) map[raft.ServerID]growthAnswer {
 	ids := map[string]raft.ServerID{}
 	for _, id := range voters {
 		ids[replica.NodeOf(id)] = id
@@ -77,7 +84,8 @@ func (m *Membership) askVoters(ctx context.Context, group uint32, voters []raft.
 	answers := map[raft.ServerID]growthAnswer{}
 	for node, a := range rpc.AskAll(ctx, maps.Keys(ids), func(ctx context.Context, node string) (growthAnswer, error) {
 		_, number := catalog.ParseReplicaID(string(ids[node]))
-		q := growthQuestion{Replica: raftstore.ReplicaID{Group: group, Number: number}, Attempt: attempt}
+		q := q
+		q.Replica = raftstore.ReplicaID{Group: group, Number: number}
 		if node == m.cfg.Key {
 			return m.serveGrowth(ctx, q)
 		}
@@ -98,7 +106,7 @@ var ErrUnready = errors.New("the shard cannot split yet")
 //     majority are ready in each case. The question makes the voters prepare.
 //
 // Only the goroutine that calls Reconcile may call MaySplit, and it must propose Split, by
-// replica.Growth.Split, before its next call of Reconcile for the group. The caller checks that each child has a leader.
+// replica.Growth.Propose, before its next call of Reconcile for the group. The caller checks that each child has a leader.
 func (m *Membership) MaySplit(ctx context.Context, g *replica.Replica, attempt uint32, nodes []string, patient bool) error {
 	if err := g.Ready(); err != nil {
 		return err
@@ -115,7 +123,7 @@ func (m *Membership) MaySplit(ctx context.Context, g *replica.Replica, attempt u
 	if slices.Sort(on); !slices.Equal(on, want) {
 		return fmt.Errorf("%w: its voters are on %v, the first voters of its children on %v", ErrUnready, on, want)
 	}
-	answers, ready := m.askVoters(ctx, g.Group(), voters, attempt), 0
+	answers, ready := m.askVoters(ctx, g.Group(), voters, growthQuestion{Attempt: attempt}), 0
 	for id, a := range answers {
 		switch {
 		case a.Unready == "":
@@ -130,11 +138,44 @@ func (m *Membership) MaySplit(ctx context.Context, g *replica.Replica, attempt u
 	return nil
 }
 
+// MayAllSplit returns nil if voters of all the groups answer, and each voter that answers finds that the shard may
+// split: see Grower.Check. It asks the voters that the catalog wants. They answer for this moment, so a shard may
+// still grow too large until its Split.
+func (m *Membership) MayAllSplit(ctx context.Context, view *catalog.View, groups []uint32) error {
+	problems := make([]error, len(groups))
+	var asking sync.WaitGroup
+	for i, group := range groups {
+		asking.Go(func() { // ends after rpc.AskTimeout at the latest
+			problems[i] = m.mayBeSplit(ctx, view, group)
+		})
+	}
+	asking.Wait()
+	return errors.Join(problems...)
+}
+
+func (m *Membership) mayBeSplit(ctx context.Context, view *catalog.View, group uint32) error {
+	target, _, _ := Wanted(view, group)
+	var voters []raft.ServerID
+	for _, member := range target {
+		voters = append(voters, member.ID)
+	}
+	answers := m.askVoters(ctx, group, voters, growthQuestion{Check: true})
+	for id, a := range answers {
+		if a.Unready != "" {
+			return fmt.Errorf("%w: replica %s of group %d: %s", ErrUnready, id, group, a.Unready)
+		}
+	}
+	if len(answers) == 0 {
+		return fmt.Errorf("%w: no voter of group %d answers", ErrUnready, group)
+	}
+	return nil
+}
+
 // Saved reports whether a majority of the voters of a child, which this node leads, has a snapshot. The
 // voters of a child are frozen, and a replica keeps a snapshot. So the result stays true.
 func (m *Membership) Saved(ctx context.Context, g *replica.Replica) bool {
 	voters, saved := g.Voters(), 0
-	for _, a := range m.askVoters(ctx, g.Group(), voters, 0) {
+	for _, a := range m.askVoters(ctx, g.Group(), voters, growthQuestion{}) {
 		if a.Saved {
 			saved++
 		}
@@ -154,7 +195,7 @@ func (m *Membership) shedUnborn(ctx context.Context, g *replica.Replica, view *c
 	if m.cfg.Grower == nil || m.cfg.Grower.Parked(g.Group()) {
 		return "", nil
 	}
-	answers := m.askVoters(ctx, g.Group(), g.Voters(), 0)
+	answers := m.askVoters(ctx, g.Group(), g.Voters(), growthQuestion{})
 	for _, s := range g.Configuration().Servers {
 		if answers[s.ID].Parked {
 			return "handed over to " + string(s.ID) + ", whose node has the part", g.Transfer(replica.Member{ID: s.ID, Addr: string(s.Address)})

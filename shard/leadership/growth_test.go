@@ -50,6 +50,7 @@ func (s *growShard) Barred() bool      { return false }
 func (s *growShard) Begun(uint32)      {}
 func (s *growShard) GrewAt() uint64    { return 0 }
 func (s *growShard) AdoptedAt() uint64 { return 0 }
+func (s *growShard) Restores() uint64  { return 0 }
 
 type emptySnapshot struct{}
 
@@ -80,6 +81,12 @@ func (v *growVoter) Replicas() []*replica.Replica { return []*replica.Replica{v.
 func (v *growVoter) Damaged(uint32) bool          { return v.damaged.Load() }
 func (v *growVoter) LedBy(string) int             { return 0 }
 func (v *growVoter) Parked(uint32) bool           { return v.parked.Load() }
+func (v *growVoter) Check(uint32) error {
+	if v.unready.Load() {
+		return raftfsm.ErrTooLarge
+	}
+	return nil
+}
 func (v *growVoter) Prepare(_, attempt uint32) error {
 	if v.unready.Load() || attempt != 9 {
 		return errors.New("it still reads")
@@ -226,6 +233,31 @@ func TestMaySplit(t *testing.T) {
 	if err := leader.m.MaySplit(t.Context(), leader.r, 9, here, false); !errors.Is(err, ErrUnready) {
 		t.Errorf("a damaged leader: %v", err)
 	}
+}
+
+// No parent is split before each voter that answers finds that all parents may be split.
+func TestMayAllSplit(t *testing.T) {
+	t.Parallel()
+	all := newGrowVoters(t)
+	view := &catalog.View{Nodes: map[string]catalog.Node{}, Groups: map[uint32]catalog.Placement{growGroup: {Target: []string{"a", "b", "c"}}}}
+	for _, v := range all {
+		view.Nodes[v.key] = catalog.Node{Key: v.key}
+	}
+	check := func(want string, groups ...uint32) {
+		t.Helper()
+		if err := all[0].m.MayAllSplit(t.Context(), view, groups); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	check("", growGroup)
+	check("no voter of group 8 answers", growGroup, 8)
+	all[2].unready.Store(true)
+	check("too large", growGroup)
+	all[2].silent.Store(true)
+	check("", growGroup)
+	all[0].silent.Store(true)
+	all[1].silent.Store(true)
+	check("no voter of group 7 answers", growGroup)
 }
 
 // A child has begun once a majority of its voters has a finished snapshot.

@@ -44,6 +44,20 @@ func Wanted(view *catalog.View, group uint32) (target, others []replica.Member, 
 	return target, others, true
 }
 
+// InitialMembers returns the first voters of a group if the replica id is one of them, and
+// otherwise nil.
+func InitialMembers(view *catalog.View, group uint32, id raft.ServerID) []replica.Member {
+	placement := view.Groups[group]
+	var members []replica.Member
+	for i, key := range placement.Initial {
+		members = append(members, replica.Member{ID: raft.ServerID(placement.InitialID(i)), Addr: view.Nodes[key].ClusterAddr})
+	}
+	if !slices.ContainsFunc(members, func(m replica.Member) bool { return m.ID == id }) {
+		return nil
+	}
+	return members
+}
+
 // MemberID returns the Raft id of a node's current or next replica of a group. It returns false
 // while the catalog has assigned no number to that replica.
 func MemberID(p *catalog.Placement, node string) (raft.ServerID, bool) {

@@ -16,8 +16,8 @@ import (
 // shard/GROWTH.md. Its methods are safe for concurrent use unless their comments say otherwise.
 type Growth struct {
 	of *Replica
-	// splitting is set from the proposal of a Split until its outcome is known, or until this node has lost the
-	// leadership. A later leadership begins with a barrier, so an earlier Split is applied by then.
+	// splitting is set from the proposal of an entry until its outcome is known, or until this node has lost the
+	// leadership. A later leadership begins with a barrier, so an earlier entry is applied by then.
 	splitting atomic.Bool
 	asking    atomic.Bool // Voters waits for its barrier
 	fencing   atomic.Bool // Begun waits for its barrier
@@ -35,7 +35,7 @@ func (g *Growth) Elected() bool {
 	return g.of.raft.State() == raft.Leader && g.of.readyTerm.Load() == g.of.raft.CurrentTerm()
 }
 
-// keepsMembers reports whether the members must not change: this node has proposed a Split and does not
+// keepsMembers reports whether the members must not change: this node has proposed an entry and does not
 // know its outcome, or the parts of an applied Split have not all begun.
 func (g *Growth) keepsMembers() bool {
 	m := g.of.cfg.Machine
@@ -65,10 +65,10 @@ func (g *Growth) Voters() ([]raft.ServerID, error) {
 // ErrMembersChange is returned by Voters while the members of the group change.
 var ErrMembersChange = errors.New("the members of the group are changing")
 
-// Split proposes a Split, and waits for its outcome, but at most Timing.soon. From the call until the
-// outcome is known or this node no longer leads, MembersStep changes nothing. If the outcome is void, Split
-// returns raftfsm.ErrVoid. Only the goroutine that calls MembersStep may call it.
-func (g *Growth) Split(entry []byte) error {
+// Propose proposes an entry by which the shard grows, and waits for its outcome, but at most Timing.soon. From
+// the call until the outcome is known or this node no longer leads, MembersStep changes nothing. If the outcome
+// is void, Propose returns raftfsm.ErrVoid. Only the goroutine that calls MembersStep may call it.
+func (g *Growth) Propose(entry []byte) error {
 	return g.of.awaitSoon(g.once(&g.splitting, func() error {
 		future := g.of.Apply(entry)
 		err := g.of.await(future)
@@ -101,7 +101,7 @@ func (g *Growth) barrier() error {
 	return err
 }
 
-// errBusy is returned by Split and Voters while an earlier call waits for raft.
+// errBusy is returned by Propose and Voters while an earlier call waits for raft.
 var errBusy = errors.New("an earlier call waits for raft")
 
 // outcomeFuture is a raft.Future of a channel that gets one value.

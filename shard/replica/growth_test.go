@@ -206,7 +206,7 @@ func (w *growWorld) split() {
 	w.Helper()
 	eventually(w, "the shard splits", func() bool { // the outcome may be unknown if a leader is deposed
 		leader := w.leader(growParent)
-		err := leader.Growth.Split(splitOfGrowth(leader.ReadyTerm()))
+		err := leader.Growth.Propose(splitOfGrowth(leader.ReadyTerm()))
 		return err == nil || errors.Is(err, raftfsm.ErrVoid)
 	})
 	for _, n := range w.nodes {
@@ -606,7 +606,7 @@ func TestMembersStayWhileASplitIsProposed(t *testing.T) {
 	stores[l].set(hang, nil)
 	split := make(chan error, 2)
 	for range 2 {
-		go func() { split <- g.Growth.Split(number(1)) }()
+		go func() { split <- g.Growth.Propose(number(1)) }()
 	}
 	if err := <-split; !errors.Is(err, errBusy) {
 		t.Errorf("a second Split: %v", err)

@@ -41,11 +41,12 @@ type Parent struct {
 
 // preparation is the preparation of one replica for one attempt.
 type preparation struct {
-	attempt uint32
-	machine *Machine
-	kept    *KeptSpace
-	done    chan struct{} // closed once the data is read
-	err     error         // why it failed; set before done is closed
+	attempt  uint32
+	machine  *Machine
+	restores uint64 // Machine.Restores: another snapshot has other data
+	kept     *KeptSpace
+	done     chan struct{} // closed once the data is read
+	err      error         // why it failed; set before done is closed
 }
 
 // ErrPreparing is returned by Prepare while a replica is being prepared.
@@ -60,7 +61,7 @@ func (p *Preparations) Prepare(attempt uint32, of Parent) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	x := p.mu.of[of.Group]
-	if x != nil && (x.attempt != attempt || x.machine != of.Machine) {
+	if x != nil && (x.attempt != attempt || x.machine != of.Machine || x.restores != of.Machine.Restores()) {
 		p.endLocked(of.Group)
 		x = nil
 	}
@@ -86,7 +87,7 @@ func (p *Preparations) beginLocked(attempt uint32, of *Parent) error {
 	if err != nil {
 		return err
 	}
-	x := &preparation{attempt: attempt, machine: m, kept: kept, done: make(chan struct{})}
+	x := &preparation{attempt: attempt, machine: m, restores: m.Restores(), kept: kept, done: make(chan struct{})}
 	if p.mu.of == nil {
 		p.mu.of = map[uint32]*preparation{}
 	}
@@ -112,11 +113,14 @@ func (p *Preparations) Kept(parent uint32) *KeptSpace {
 	return nil
 }
 
-// End ends the preparation of a replica, after Begun or Abandon, or because the replica closes.
-func (p *Preparations) End(parent uint32) {
+// End ends the preparation of a replica for an attempt below the given one, after Begun or Abandon. If the
+// replica closes, its owner gives math.MaxUint32.
+func (p *Preparations) End(parent, below uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.endLocked(parent)
+	if x := p.mu.of[parent]; x != nil && x.attempt < below {
+		p.endLocked(parent)
+	}
 }
 
 func (p *Preparations) endLocked(parent uint32) {

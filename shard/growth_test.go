@@ -1,0 +1,289 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/dedup"
+)
+
+// growingCluster is a cluster of three nodes with a keyspace that grows from one shard to three, under writers.
+type growingCluster struct {
+	*testing.T
+	nodes [3]atomic.Pointer[Node]
+	cfgs  [3]Config
+	name  string
+	ids   uint64
+	acked []atomic.Int64 // by id: increments that were acknowledged
+	tried []atomic.Int64 // by id: increments that may have been applied
+}
+
+const growingIDs = 30
+
+func newGrowingCluster(t *testing.T) *growingCluster {
+	t.Helper()
+	c := &growingCluster{T: t, name: "songs", acked: make([]atomic.Int64, growingIDs), tried: make([]atomic.Int64, growingIDs)}
+	var all []*Node
+	for i := range c.nodes {
+		cfg := memberConfig(t, t.TempDir(), i+1, len(c.nodes))
+		cfg.VersionMax = 2
+		all = append(all, joinAs(t, all, cfg))
+	}
+	for i, n := range all {
+		c.nodes[i].Store(n)
+		c.cfgs[i] = n.cfg
+		c.cfgs[i].ClusterAddr = n.mux.Addr().String()
+	}
+	mustMake(t, c.node(0), c.name, 1, "plays")
+	if !c.node(0).Catalog().TakesGrowth() {
+		t.Fatal("the cluster has version 1")
+	}
+	return c
+}
+
+func (c *growingCluster) node(i int) *Node { return c.nodes[i].Load() }
+
+func (c *growingCluster) keyspace() catalog.Keyspace { return c.node(0).Catalog().Keyspaces[c.name] }
+
+// grow makes the catalog intend the growth.
+func (c *growingCluster) grow() {
+	c.Helper()
+	k := c.keyspace()
+	ctx, cancel := context.WithTimeout(c.Context(), eventuallyMax)
+	defer cancel()
+	mustDo(c, c.node(0).catalogClient.MustChange(ctx, &catalog.Command{Grow: &catalog.GrowEntry{Keyspace: c.name, FirstGroup: k.FirstGroup(), From: 1, To: 3}}))
+}
+
+func (c *growingCluster) grown() {
+	c.Helper()
+	eventually(c, "the keyspace has grown", func() bool {
+		k := c.keyspace()
+		return k.Growth == nil && len(k.Groups) == 3
+	})
+}
+
+// restart closes a node, as a process that ends, and opens it again.
+func (c *growingCluster) restart(i int) {
+	c.Helper()
+	c.stop(i)
+	c.start(i)
+}
+
+func (c *growingCluster) stop(i int) {
+	c.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), eventuallyMax)
+	defer cancel()
+	mustDo(c, c.node(i).Close(ctx))
+}
+
+func (c *growingCluster) start(i int) {
+	c.Helper()
+	cfg := c.cfgs[i]
+	cfg.Metrics, cfg.Bootstrap = prometheus.NewRegistry(), false
+	n, err := Open(cfg)
+	mustDo(c, err)
+	c.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), eventuallyMax)
+		defer cancel()
+		mustDo(c, n.Close(ctx))
+	})
+	c.nodes[i].Store(n)
+}
+
+// write writes through all nodes until stop closes: with keys, with producers, and plainly.
+func (c *growingCluster) write(stop <-chan struct{}) *sync.WaitGroup {
+	var writers sync.WaitGroup
+	for i := range c.nodes {
+		for kind := range 3 {
+			writers.Go(func() {
+				for sequence := uint64(1); ; sequence++ {
+					select {
+					case <-stop:
+						return
+					case <-time.After(5 * time.Millisecond):
+					}
+					c.writeOnce(i, kind, sequence)
+				}
+			})
+		}
+	}
+	return &writers
+}
+
+// writeOnce writes to two ids, in most cases of two shards.
+func (c *growingCluster) writeOnce(i, kind int, sequence uint64) {
+	n := c.node(i)
+	ks := n.Keyspace(c.name)
+	ids := []uint64{(sequence*2 + uint64(i)) % growingIDs, (sequence*7 + 1 + uint64(kind)) % growingIDs}
+	if ids[0] == ids[1] {
+		ids = ids[:1]
+	}
+	w := &Write{Deadline: soon()}
+	switch kind {
+	case 1:
+		w.ID = dedup.ByKey(fmt.Appendf(nil, "key-%d-%d", i, sequence))
+	case 2:
+		w.ID = dedup.ByProducer(fmt.Appendf(nil, "producer-%d", i), sequence)
+	}
+	for _, id := range ids {
+		w.Ops = append(rowOps(w), addTo(id, 0, 1))
+		c.tried[id].Add(1)
+	}
+	err := n.Write(ks, w)
+	if err != nil && kind > 0 { // a repeat decides
+		w.Deadline = soon()
+		err = n.Write(ks, w)
+	}
+	if err == nil {
+		for _, id := range ids {
+			c.acked[id].Add(1)
+		}
+	}
+}
+
+// read reads through all nodes until stop closes. Each read has all writes that were acknowledged before it.
+func (c *growingCluster) read(stop <-chan struct{}) *sync.WaitGroup {
+	var readers sync.WaitGroup
+	for i := range c.nodes {
+		readers.Go(func() {
+			for round := uint64(0); ; round++ {
+				select {
+				case <-stop:
+					return
+				case <-time.After(5 * time.Millisecond):
+				}
+				c.readOnce(i, round)
+			}
+		})
+	}
+	return &readers
+}
+
+func (c *growingCluster) readOnce(i int, round uint64) {
+	ids, least, rows := []uint64{}, []int64{}, make([]int64, 4)
+	for k := range 1 + round%4 {
+		id := (round + 5*k) % growingIDs
+		ids, least = append(ids, id), append(least, c.acked[id].Load())
+	}
+	n := c.node(i)
+	err := n.Get(n.Keyspace(c.name), ids, 1, &ReadOptions{Consistency: Linearizable, Deadline: soon()}, rows[:len(ids)])
+	if err != nil {
+		return // check reads all rows again
+	}
+	for k, id := range ids {
+		if most := c.tried[id].Load(); rows[k] < least[k] || rows[k] > most {
+			c.Errorf("%s: id %d has %d, %d were acknowledged before and %d tried", n.cfg.NodeName, id, rows[k], least[k], most)
+		}
+	}
+}
+
+// check compares all rows with what was acknowledged and tried, and the replicas with each other.
+func (c *growingCluster) check() {
+	c.Helper()
+	ids, rows := make([]uint64, growingIDs), make([]int64, growingIDs)
+	for id := range ids {
+		ids[id] = uint64(id)
+	}
+	for i := range c.nodes {
+		n := c.node(i)
+		eventually(c, n.cfg.NodeName+" reads all rows", func() bool {
+			return n.Get(n.Keyspace(c.name), ids, 1, &ReadOptions{Consistency: Linearizable, Deadline: soon()}, rows) == nil
+		})
+		for id, got := range rows {
+			if acked, tried := c.acked[id].Load(), c.tried[id].Load(); got < acked || got > tried {
+				c.Errorf("%s: id %d has %d, %d were acknowledged and %d tried", n.cfg.NodeName, id, got, acked, tried)
+			}
+		}
+	}
+	eventually(c, "digests agree", func() bool { return digestsAgree([]*Node{c.node(0), c.node(1), c.node(2)}) })
+}
+
+// A keyspace grows from one shard to three under writers and readers through all nodes.
+func TestGrowthUnderWriters(t *testing.T) {
+	t.Parallel()
+	c := newGrowingCluster(t)
+	stop := make(chan struct{})
+	writers, readers := c.write(stop), c.read(stop)
+	eventually(t, "rows are written", func() bool { return c.acked[0].Load() > 0 })
+	c.grow()
+	c.grown()
+	before := c.acked[1].Load()
+	eventually(t, "rows are written after the growth", func() bool { return c.acked[1].Load() > before })
+	close(stop)
+	writers.Wait()
+	readers.Wait()
+	c.check()
+	for id := range growingIDs {
+		if acked, tried := c.acked[id].Load(), c.tried[id].Load(); acked != tried {
+			t.Logf("id %d: %d of %d were acknowledged", id, acked, tried)
+		}
+	}
+}
+
+// A node is closed and opened again after each step of a growth, under writers.
+func TestRestartsDuringAGrowth(t *testing.T) {
+	for name, reached := range map[string]func(c *growingCluster) bool{
+		"after commit": func(c *growingCluster) bool { return c.attempt().Number > 0 },
+		"after Split":  func(c *growingCluster) bool { return c.anySplit() },
+		"after Adopt": func(c *growingCluster) bool {
+			children := c.attempt().Children
+			return len(children) > 0 && !c.unborn(children[0])
+		},
+		"after the growth": func(c *growingCluster) bool { return len(c.keyspace().Groups) == 3 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newGrowingCluster(t)
+			stop := make(chan struct{})
+			writers := c.write(stop)
+			eventually(t, "rows are written", func() bool { return c.acked[0].Load() > 0 })
+			c.grow()
+			for !reached(c) && len(c.keyspace().Groups) == 1 {
+				time.Sleep(time.Millisecond)
+			}
+			for i := range c.nodes {
+				c.restart(i)
+			}
+			c.grown()
+			close(stop)
+			writers.Wait()
+			c.check()
+		})
+	}
+}
+
+func (c *growingCluster) attempt() (a catalog.Attempt) {
+	k := c.keyspace()
+	if k.Growth != nil {
+		a = k.Growth.Attempts[k.FirstGroup()]
+	}
+	return a
+}
+
+// local returns the replicas of a group that are open.
+func (c *growingCluster) local(group uint32) (all []*localReplica) {
+	for i := range c.nodes {
+		if r := c.node(i).registry.localOf(group); r != nil {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+func (c *growingCluster) anySplit() bool {
+	first := c.keyspace()
+	return slices.ContainsFunc(c.local(first.FirstGroup()), func(r *localReplica) bool { return r.fsm.Route().Modulus == 3 })
+}
+
+// unborn reports whether all replicas of a group are unborn.
+func (c *growingCluster) unborn(group uint32) bool {
+	return !slices.ContainsFunc(c.local(group), func(r *localReplica) bool { return !r.group.Growth.Unborn() })
+}

@@ -1,0 +1,202 @@
+package leadership
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/errs"
+)
+
+const (
+	// growthTimeout bounds one step of one group, including its calls to other nodes.
+	growthTimeout = 2 * time.Second
+	// abandonAfter is after how many times Growth.Patience an attempt is abandoned, and for how many times the next
+	// attempt waits.
+	abandonAfter = 4
+)
+
+// attempt is what the leader of a parent remembers of an attempt to split it.
+type attempt struct {
+	number    uint32    // 0 after an attempt that was abandoned
+	since     time.Time // when this node, as the leader, first saw the attempt, or abandoned it
+	told      bool      // all living nodes know of the attempt
+	abandoned bool      // the log of the parent has abandoned the attempt
+}
+
+// step is the next step of a group's growth.
+type step struct {
+	*Growth
+	group uint32
+	local *GrowthShard
+	view  *catalog.View
+	of    catalog.SplitOf
+	tell  bool // the catalog may be changed
+}
+
+// Step does for a replica of this node what the catalog shows. If this node leads the group, Step also proposes
+// the next step of the growth. leads is the result of Membership.Reconcile, which the caller has called just
+// before, in the same goroutine. If tell is false, Step proposes nothing to the catalog. It returns an error if
+// the catalog could not be changed.
+func (g *Growth) Step(l *GrowthShard, view *catalog.View, leads, tell bool) error {
+	s := step{Growth: g, group: l.Group.Group(), local: l, view: view, tell: tell}
+	over := max(view.AttemptsOver(s.group), 1)
+	l.Group.Growth.Begun(over - 1)
+	g.preparations.End(s.group, over)
+	if !leads {
+		delete(g.attempts, s.group)
+		s.adopt()
+		return nil
+	}
+	s.of = view.SplitOf(s.group)
+	ctx, cancel := context.WithTimeout(context.Background(), growthTimeout)
+	defer cancel()
+	switch {
+	case s.of.Parent == 0: // the keyspace does not grow
+		delete(g.attempts, s.group)
+		return nil
+	case s.of.Parent != s.group:
+		return s.begin(ctx)
+	case !s.whole():
+		delete(g.attempts, s.group) // the leaders of the children take the next steps
+		return nil
+	case s.of.Attempt.Number == 0:
+		return s.commit(ctx)
+	}
+	return s.split(ctx)
+}
+
+// whole reports whether the shard of a parent has not split in the growth, by the replica's own log.
+func (s *step) whole() bool {
+	return s.local.Machine.Route().Modulus == uint32(len(s.of.Keyspace.Groups))
+}
+
+// adopt proposes Adopt, if this node leads an unborn child and has its part. The part exists, so Split is
+// committed.
+func (s *step) adopt() {
+	g := &s.local.Group.Growth
+	part := s.parking.Of(s.group)
+	if !g.Unborn() || part == nil || s.local.Group.Stuck() != nil || !g.Elected() {
+		return
+	}
+	err := g.Propose(part.Entry(s.local.Kind))
+	s.note("adopt", err)
+}
+
+// begin reports to the catalog that a child has begun, once a majority of its voters has a snapshot.
+func (s *step) begin(ctx context.Context) error {
+	for _, pending := range s.of.Attempt.Pending {
+		if pending == s.group && s.tell && s.membership.Saved(ctx, s.local.Group) {
+			return s.change(ctx, "begin", &catalog.Command{ChildBegun: &catalog.ChildBegunEntry{Group: s.group}})
+		}
+	}
+	return nil
+}
+
+// commit begins an attempt to split the shard of a parent, if the shard may split. The first attempt of a growth
+// asks the voters of all parents.
+func (s *step) commit(ctx context.Context) error {
+	if last := s.attempts[s.group]; !s.tell || last != nil && time.Since(last.since) < s.patience(abandonAfter) {
+		return nil
+	}
+	parents := []uint32{s.group}
+	if len(s.of.Keyspace.Growth.Attempts) == 0 {
+		parents = s.of.Keyspace.Groups
+	}
+	if err := s.membership.MayAllSplit(ctx, s.view, parents); err != nil {
+		s.note("begin an attempt", err)
+		return nil
+	}
+	return s.change(ctx, "begin an attempt", &catalog.Command{CommitSplit: &catalog.CommitSplitEntry{
+		Group: s.group, Revision: s.view.Groups[s.group].Revision,
+	}})
+}
+
+func (g *Growth) patience(times time.Duration) time.Duration {
+	return times * time.Duration(g.Patience.Load())
+}
+
+// split proposes Split once the conditions of R2 hold, or Abandon after a bounded wait. After Abandon in the log
+// it makes the catalog abandon the attempt. A Split that is void means that an earlier leader has proposed Abandon.
+func (s *step) split(ctx context.Context) error {
+	a := s.attempts[s.group]
+	if a == nil || a.number != s.of.Attempt.Number {
+		a = &attempt{number: s.of.Attempt.Number, since: time.Now()}
+		s.attempts[s.group] = a
+	}
+	if !a.abandoned {
+		term := s.local.Group.ReadyTerm() // read before the checks, see raftfsm.ErrLate
+		err := s.maySplit(ctx, a)
+		if err == nil {
+			err = s.propose(s.splitEntry(term))
+		} else if errors.Is(err, ErrUnready) && time.Since(a.since) >= s.patience(abandonAfter) {
+			s.note("split in time", err)
+			abandon := &raftfsm.AbandonEntry{From: s.local.Machine.Route(), Attempt: a.number}
+			if err = s.propose(abandon.Entry(s.local.Kind)); err == nil {
+				err = raftfsm.ErrVoid
+			}
+		}
+		s.note("split", err)
+		a.abandoned = errors.Is(err, raftfsm.ErrVoid) && s.whole()
+	}
+	if !a.abandoned || !s.tell {
+		return nil
+	}
+	err := s.change(ctx, "abandon", &catalog.Command{AbandonSplit: &catalog.AbandonSplitEntry{Group: s.group, Attempt: a.number}})
+	if err == nil {
+		s.attempts[s.group] = &attempt{since: time.Now()}
+	}
+	return err
+}
+
+func (s *step) propose(entry []byte) error { return s.local.Group.Growth.Propose(entry) }
+
+// maySplit returns nil if all conditions of R2 hold. It first tells the other nodes of the attempt, so that few
+// writers meet a catalog without the children.
+func (s *step) maySplit(ctx context.Context, a *attempt) error {
+	if !a.told {
+		s.client.Tell(ctx, s.cfg.Catalog.Applied())
+		a.told = true
+	}
+	children := s.of.Attempt.Children
+	for _, child := range children {
+		if l, open := s.cfg.Local(child); !open || l.Group.Leader() == "" {
+			return fmt.Errorf("%w: group %d of a part has no leader, as this node knows", ErrUnready, child)
+		}
+	}
+	patient := time.Since(a.since) < s.patience(1)
+	return s.membership.MaySplit(ctx, s.local.Group, a.number, s.view.Groups[children[0]].Initial, patient)
+}
+
+func (s *step) splitEntry(term uint64) []byte {
+	k := &s.of.Keyspace
+	e := raftfsm.SplitEntry{
+		From: s.local.Machine.Route(), Attempt: s.of.Attempt.Number, Term: term, Group: s.group, Divisor: uint64(k.Divisor), Children: s.of.Attempt.Children,
+	}
+	if k.Sharding != "" {
+		e.Divisor = 0
+	}
+	return e.Entry(s.local.Kind)
+}
+
+// change proposes a command to the catalog. A refusal is no error: the next step follows from a newer catalog.
+func (s *step) change(ctx context.Context, what string, command *catalog.Command) error {
+	err := s.client.MustChange(ctx, command)
+	s.note(what, err)
+	if errors.Is(err, errs.ErrRefused) {
+		err = nil
+	}
+	return err
+}
+
+// note logs a step, or why it is not possible now.
+func (s *step) note(what string, err error) {
+	if err != nil {
+		s.cfg.Limited.Info("a shard cannot "+what+" now", "group", s.group, "attempt", s.of.Attempt.Number, "err", err)
+		return
+	}
+	s.cfg.Logger.Info("a shard grows: "+what, "group", s.group, "keyspace", s.of.Keyspace.Name, "attempt", s.of.Attempt.Number)
+}
