@@ -127,6 +127,13 @@ func (r Route) Of(shard int) codec.Route {
 	return of
 }
 
+// Exists reports whether a shard has ids. A part of a parent that has not split yet has none, and reads of all
+// shards leave it out.
+func (r Route) Exists(shard int) bool {
+	parent := r.Parent(shard)
+	return parent == shard || uint64(r.Of(parent).Modulus) == r.Shards
+}
+
 // IDOf returns the only id whose row has the given key in a shard.
 func (r Route) IDOf(shard int, key uint64) uint64 {
 	s := uint64(shard)

@@ -156,7 +156,7 @@ func (n *Node) served(ctx context.Context, name string, index uint64) (*Keyspace
 		for _, g := range shards.all {
 			if g == nil {
 				continue
-			} else if r := g.replica.Load(); r != nil {
+			} else if r := g.replica.Load(); r != nil && !r.group.Growth.Unborn() {
 				err = errors.Join(err, r.group.Follows())
 			}
 		}

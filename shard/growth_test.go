@@ -161,6 +161,9 @@ func (c *growingCluster) read(stop <-chan struct{}) *sync.WaitGroup {
 				case <-time.After(5 * time.Millisecond):
 				}
 				c.readOnce(i, round)
+				if round%5 == 0 {
+					c.scanOnce(i)
+				}
 			}
 		})
 	}
@@ -181,6 +184,30 @@ func (c *growingCluster) readOnce(i int, round uint64) {
 	for k, id := range ids {
 		if most := c.tried[id].Load(); rows[k] < least[k] || rows[k] > most {
 			c.Errorf("%s: id %d has %d, %d were acknowledged before and %d tried", n.cfg.NodeName, id, rows[k], least[k], most)
+		}
+	}
+}
+
+// scanOnce reads all rows. Each id is there once, with a count between those of the least and the most.
+func (c *growingCluster) scanOnce(i int) {
+	n, least := c.node(i), make([]int64, growingIDs)
+	for id := range least {
+		least[id] = c.acked[id].Load()
+	}
+	page, err := n.Scan(n.Keyspace(c.name), 0, false, growingIDs, 1, &ReadOptions{Consistency: Linearizable, Deadline: soon()})
+	if err != nil {
+		return
+	}
+	seen := make([]int64, growingIDs)
+	for k, id := range page.IDs {
+		if k > 0 && page.IDs[k-1] >= id {
+			c.Errorf("%s: id %d follows id %d", n.cfg.NodeName, id, page.IDs[k-1])
+		}
+		seen[id] = page.Rows[k]
+	}
+	for id, got := range seen {
+		if most := c.tried[id].Load(); got < least[id] || got > most {
+			c.Errorf("%s: a scan has %d of id %d, %d were acknowledged before and %d tried", n.cfg.NodeName, got, id, least[id], most)
 		}
 	}
 }

@@ -46,10 +46,12 @@ func limitsOfRanking(words int) raftfsm.Limits {
 // Split implements Query.
 func (*HotQuery) Split(read *raftfsm.Read) { readAllShards(read) }
 
-// readAllShards adds a key to each part, because a part without keys is not read.
+// readAllShards adds a key to each part of a shard that exists, because a part without keys is not read.
 func readAllShards(read *raftfsm.Read) {
 	for s := range read.Parts {
-		read.Parts[s].Keys = append(read.Parts[s].Keys[:0], 0)
+		if p := &read.Parts[s]; read.Route.Exists(s) {
+			p.Keys = append(p.Keys[:0], 0)
+		}
 	}
 }
 
@@ -89,6 +91,9 @@ func (q *HotQuery) Join(read *raftfsm.Read) bool {
 	}
 	for s := range read.Parts {
 		words := read.Parts[s].Words
+		if !read.Route.Exists(s) {
+			continue
+		}
 		if since := time.UnixMilli(words[0]); s == 0 || since.Before(q.Since) {
 			q.Since = since
 		}
@@ -178,6 +183,9 @@ func (q *TopQuery) Join(read *raftfsm.Read) bool {
 	}
 	for s := range read.Parts {
 		words := read.Parts[s].Words
+		if !read.Route.Exists(s) {
+			continue
+		}
 		if words[0] >= 0 {
 			q.Scanning, q.Read = true, q.Read+uint64(words[0])
 		}

@@ -172,7 +172,9 @@ func (q *RowsOfMemberQuery) Limits(int) raftfsm.Limits { return limitsOfList(&q.
 func (q *RowsOfMemberQuery) Split(read *raftfsm.Read) {
 	q.lists = make([]memberRows, len(read.Parts))
 	for s := range read.Parts {
-		read.Parts[s].Keys = append(read.Parts[s].Keys, q.Member)
+		if read.Route.Exists(s) {
+			read.Parts[s].Keys = append(read.Parts[s].Keys, q.Member)
+		}
 		page := q.Page
 		if page.Continues {
 			key, above := read.Route.FirstAbove(page.After.ID, s)

@@ -146,6 +146,7 @@ func (q *Scan) Split(read *raftfsm.Read) {
 			from, found := read.Route.FirstAbove(q.After, s)
 			r.from, r.ended = from, !found
 		}
+		r.ended = r.ended || !read.Route.Exists(s)
 	}
 	q.next(read)
 }

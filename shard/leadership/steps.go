@@ -21,8 +21,9 @@ const (
 
 // attempt is what the leader of a parent remembers of an attempt to split it.
 type attempt struct {
-	number    uint32    // 0 after an attempt that was abandoned
-	since     time.Time // when this node, as the leader, first saw the attempt, or abandoned it
+	number    uint32    // 0 if none is under way
+	since     time.Time // when this node, as the leader, first saw the attempt
+	next      time.Time // earliest time of the next attempt, after one that was abandoned or refused
 	told      bool      // all living nodes know of the attempt
 	abandoned bool      // the log of the parent has abandoned the attempt
 }
@@ -99,7 +100,7 @@ func (s *step) begin(ctx context.Context) error {
 // commit begins an attempt to split the shard of a parent, if the shard may split. The first attempt of a growth
 // asks the voters of all parents.
 func (s *step) commit(ctx context.Context) error {
-	if last := s.attempts[s.group]; !s.tell || last != nil && time.Since(last.since) < s.patience(abandonAfter) {
+	if last := s.attempts[s.group]; !s.tell || last != nil && time.Now().Before(last.next) {
 		return nil
 	}
 	parents := []uint32{s.group}
@@ -110,9 +111,15 @@ func (s *step) commit(ctx context.Context) error {
 		s.note("begin an attempt", err)
 		return nil
 	}
+	s.wait(1) // if the catalog refuses; each command takes an entry of its log
 	return s.change(ctx, "begin an attempt", &catalog.Command{CommitSplit: &catalog.CommitSplitEntry{
 		Group: s.group, Revision: s.view.Groups[s.group].Revision,
 	}})
+}
+
+// wait makes the next attempt wait.
+func (s *step) wait(times time.Duration) {
+	s.attempts[s.group] = &attempt{next: time.Now().Add(s.patience(times))}
 }
 
 func (g *Growth) patience(times time.Duration) time.Duration {
@@ -147,7 +154,7 @@ func (s *step) split(ctx context.Context) error {
 	}
 	err := s.change(ctx, "abandon", &catalog.Command{AbandonSplit: &catalog.AbandonSplitEntry{Group: s.group, Attempt: a.number}})
 	if err == nil {
-		s.attempts[s.group] = &attempt{since: time.Now()}
+		s.wait(abandonAfter)
 	}
 	return err
 }
