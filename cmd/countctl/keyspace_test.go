@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/internal/nodetest"
@@ -155,4 +156,21 @@ func TestKeyspaces(t *testing.T) {
 // keyspacesOutput is the JSON output of "keyspace list".
 type keyspacesOutput struct {
 	Keyspaces []client.Keyspace `json:"keyspaces"`
+}
+
+// In a cluster version without growth, only the dry run works. It counts the rows of each new shard.
+func TestGrowInAnOldClusterVersion(t *testing.T) {
+	i := against(t, nodetest.New(t))
+	i.OK("keyspace", "create", "songs", "--columns", "plays", "--shards", "1")
+	for _, id := range []string{"3", "4", "6"} {
+		i.OK("incr", id, "plays=1", "--keyspace", "songs")
+	}
+	got := i.Run("keyspace", "grow", "songs", "--dry-run", "-o", "json")
+	g := clitest.Decode[admin.Growth](t, got.Out)
+	if got.Code != cli.ExitFail || !slices.Equal(g.Rows, []uint64{2, 1, 0}) || len(g.Refused) != 1 {
+		t.Errorf("exit %d, %+v: %s", got.Code, g, got.Err)
+	}
+	if got := i.Run("keyspace", "grow", "songs"); got.Code != cli.ExitFail || !strings.Contains(got.Err, "the cluster's version is 1; growth needs 2") {
+		t.Errorf("exit %d, %s", got.Code, got.Err)
+	}
 }

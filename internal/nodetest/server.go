@@ -97,7 +97,7 @@ func (s *Server) Renew() {
 	alive := func(string) bool { return true }
 	server, err := api.New(api.Config{
 		Backend: node, Addr: "127.0.0.1:0", Version: "test", Registry: registry, Logger: logger,
-		Admin: admin.New(admin.Config{Node: opened, Alive: alive}),
+		Admin: admin.New(admin.Config{Node: opened, Alive: alive, Logger: logger}),
 		Sources: sources.New(sources.Config{Node: opened, Self: cfg.NodeKey, Alive: alive, Logger: logger, Open: func(*source.Config, source.Secrets) (source.Broker, error) {
 			return nil, errors.New("a node of a test has no brokers")
 		}}),
