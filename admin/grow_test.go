@@ -1,7 +1,9 @@
 package admin
 
 import (
+	"bytes"
 	"errors"
+	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -176,6 +178,23 @@ func TestGrow(t *testing.T) {
 	if g := grows(GrowOrder{Keyspace: "posts", DryRun: true}, clientadmin.NotGrowing, 3); len(g.Refused) > 0 {
 		t.Errorf("a dry run: %+v", g)
 	}
+	// A shard that a restore has closed does not split, so its growth waits.
+	group := n.Keyspace("posts").FirstGroup
+	taken, err := n.OpenSnapshot(must.Context(t), group)
+	must.Do(t, err)
+	backup, err := io.ReadAll(taken)
+	must.Do(t, errors.Join(err, taken.Close()))
+	restore := func(stream []byte) error {
+		_, err := a.RestoreShard(must.Context(t), group, bytes.NewReader(stream), RestoreOptions{Force: true})
+		return err
+	}
+	if err := restore(backup[:len(backup)-1]); !errors.Is(err, ErrBadSnapshot) {
+		t.Fatalf("a restore of a snapshot that is cut: %v", err)
+	}
+	refusedWith("shard 0: a restore has closed the shard", GrowOrder{Keyspace: "posts"})
+	k := n.Catalog().Keyspaces["posts"]
+	_, err = n.Change(must.Context(t), growCommand(&k, 3))
+	must.Do(t, err)
 	g := grows(GrowOrder{Keyspace: "posts", From: 1}, clientadmin.Growing, 3)
 	if began, err := time.Parse(time.RFC3339, g.Growing.Since); err != nil || time.Since(began) > time.Hour || len(g.Growing.Shards) != 1 || g.Growing.Shards[0].State != "waiting" {
 		t.Errorf("%+v, %v", g.Growing, err)
@@ -198,10 +217,29 @@ func TestGrow(t *testing.T) {
 	grows(GrowOrder{Keyspace: "posts"}, clientadmin.Growing, 3)
 	grows(GrowOrder{Keyspace: "posts", By: 3, From: 1, DryRun: true}, clientadmin.Growing, 3)
 	refusedWith("is growing to 3 shards", GrowOrder{Keyspace: "posts", By: 2})
-	if _, err := a.RestoreShard(must.Context(t), n.Keyspace("posts").FirstGroup, strings.NewReader(""), RestoreOptions{}); err == nil || !strings.Contains(err.Error(), "grows to 3 shards") {
+	if err := restore(backup); err == nil || !strings.Contains(err.Error(), "grows to 3 shards") {
 		t.Errorf("a restore: %v", err)
 	}
 	grows(GrowOrder{Keyspace: "posts", Withdraw: true}, clientadmin.NotGrowing, 1)
+
+	must.Do(t, restore(backup))
+	grows(GrowOrder{Keyspace: "posts", From: 1}, clientadmin.Growing, 3)
+	must.Become(t, "the keyspace has 3 shards", func() bool { k := n.Keyspace("posts"); return k.Shards == 3 && k.Growing == nil })
+	refusedWith("has 3 shards, not 1", GrowOrder{Keyspace: "posts", From: 1})
+
+	// Without writes, each replica replaces its snapshots from before the growth. Then the keyspace grows again.
+	must.Become(t, "the second growth begins", func() bool {
+		_, err := a.Grow(must.Context(t), GrowOrder{Keyspace: "posts", By: 2, From: 3})
+		if refused, is := errors.AsType[*catalog.RefusedError](err); is && strings.Contains(refused.Reason, "has not finished the last growth") {
+			return false
+		}
+		must.Do(t, err)
+		return true
+	})
+	must.Become(t, "the keyspace has 6 shards", func() bool { k := n.Keyspace("posts"); return k.Shards == 6 && k.Growing == nil })
+	if g, err := a.Grow(must.Context(t), GrowOrder{Keyspace: "posts", DryRun: true}); err != nil || len(g.Factors) == 0 || !slices.Equal(g.Factors[0].Rows, []uint64{0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0}) {
+		t.Errorf("a dry run after two growths: %+v, %v", g, err)
+	}
 }
 
 // A dry run counts each row in the shard that its id gets, for each factor, and warns of skew.
