@@ -285,7 +285,7 @@ func TestDryRunCountsRows(t *testing.T) {
 	}
 }
 
-// Without enough time, a dry run estimates the rows from those that it has read.
+// A dry run that cannot read all rows in its time assumes that the others are spread like those that it has read.
 func TestDryRunEstimates(t *testing.T) {
 	c := newPartCount(&shard.Keyspace{Name: "posts", Shards: 2, Columns: []string{"like"}}, 3)
 	c.shards[0] = shardCount{rows: 3_000, counted: 300, parts: [][]uint64{{200, 100}, {100, 100, 100}, nil, nil}}

@@ -273,9 +273,7 @@ func TestRestartsDuringAGrowth(t *testing.T) {
 			writers := c.write(stop)
 			eventually(t, "rows are written", func() bool { return c.acked[0].Load() > 0 })
 			c.grow()
-			for !reached(c) && len(c.keyspace().Groups) == 1 {
-				time.Sleep(time.Millisecond)
-			}
+			eventually(t, "the growth is "+name, func() bool { return reached(c) || len(c.keyspace().Groups) > 1 })
 			for i := range c.nodes {
 				c.restart(i)
 			}

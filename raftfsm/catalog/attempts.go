@@ -9,11 +9,15 @@ type SplitOf struct {
 	Keyspace Keyspace
 	Parent   uint32  // the group itself, or the group of which the attempt made it; 0 unless the keyspace grows
 	Attempt  Attempt // to split the parent; a zero Attempt for none
+	// Over is a number of an attempt. All attempts with lower numbers to split the shard of the group are over:
+	// they were abandoned, or all their children have begun. In a view that is too old to know an attempt, the
+	// number of that attempt is not lower.
+	Over uint32
 }
 
 // SplitOf returns the place of a group in the growth of its keyspace.
 func (v *View) SplitOf(group uint32) SplitOf {
-	s := SplitOf{Keyspace: v.keyspaceOf(group)}
+	s := SplitOf{Keyspace: v.keyspaceOf(group), Over: v.NextGroup}
 	if s.Keyspace.Growth == nil {
 		return s
 	}
@@ -23,21 +27,14 @@ func (v *View) SplitOf(group uint32) SplitOf {
 			break
 		}
 	}
+	if s.Parent == group && len(s.Attempt.Pending) > 0 {
+		s.Over = s.Attempt.Number
+	}
 	return s
 }
 
-// AttemptsOver returns a number of an attempt. All attempts with lower numbers to split the shard of the group
-// are over: they were abandoned, or all their children have begun. In a view that is too old to know an attempt,
-// the number of that attempt is not lower.
-func (v *View) AttemptsOver(group uint32) uint32 {
-	if s := v.SplitOf(group); s.Parent == group && len(s.Attempt.Pending) > 0 {
-		return s.Attempt.Number
-	}
-	return v.NextGroup
-}
-
-// Parent returns the shard of which a growth has made a shard, or false if the keyspace was created with the
-// shard.
+// Parent returns the parent of a shard that a growth has made. It returns false for a shard with which the
+// keyspace was created.
 func (k *Keyspace) Parent(shard int) (parent int, made bool) {
 	before := k.Divisor
 	for _, shards := range append(slices.Clip(k.Grown), k.shardsAfter()) {

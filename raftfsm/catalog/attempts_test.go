@@ -19,7 +19,7 @@ func TestAttempts(t *testing.T) {
 		}
 		for group, want := range want {
 			s := v.SplitOf(group)
-			if got := fmt.Sprintf("of %d by %d, over %d", s.Parent, s.Attempt.Number, v.AttemptsOver(group)); got != want || s.Keyspace.Name != "k" {
+			if got := fmt.Sprintf("of %d by %d, over %d", s.Parent, s.Attempt.Number, s.Over); got != want || s.Keyspace.Name != "k" {
 				t.Errorf("%s: group %d %s, want %s", when, group, got, want)
 			}
 		}

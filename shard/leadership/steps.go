@@ -44,7 +44,8 @@ type step struct {
 // the catalog could not be changed.
 func (g *Growth) Step(l *GrowthShard, view *catalog.View, leads, tell bool) error {
 	s := step{Growth: g, group: l.Group.Group(), local: l, view: view, tell: tell}
-	over := max(view.AttemptsOver(s.group), 1)
+	s.of = view.SplitOf(s.group)
+	over := max(s.of.Over, 1)
 	l.Group.Growth.Begun(over - 1)
 	g.preparations.End(s.group, over)
 	if !leads {
@@ -52,13 +53,13 @@ func (g *Growth) Step(l *GrowthShard, view *catalog.View, leads, tell bool) erro
 		s.adopt()
 		return nil
 	}
-	s.of = view.SplitOf(s.group)
+	if s.of.Parent == 0 { // the keyspace does not grow
+		delete(g.attempts, s.group)
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), growthTimeout)
 	defer cancel()
 	switch {
-	case s.of.Parent == 0: // the keyspace does not grow
-		delete(g.attempts, s.group)
-		return nil
 	case s.of.Parent != s.group:
 		return s.begin(ctx)
 	case !s.whole():
