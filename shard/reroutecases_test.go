@@ -52,7 +52,7 @@ func (w *growingKeyspace) splitNow(parent int, known bool) {
 }
 
 // losesAndSplits makes the answer of a parent to its first call lost, and then splits the parent. Its
-// parts then fail.
+// parts then fail. lost is set with the first call.
 func (w *growingKeyspace) losesAndSplits(parent int, fails growingFate) (lost *atomic.Bool) {
 	lost = new(atomic.Bool)
 	w.next = func(g *shardReplica) growingFate {
