@@ -37,7 +37,7 @@ func startUpgrading(t *testing.T) *upgrading {
 	case !*longUpgrades:
 		t.Skip("takes minutes: make upgrade")
 	}
-	return startUpgrade(t, bin, buildNext(t), options)
+	return startUpgrade(t, bin, buildReplaced(t, nextVersion), options)
 }
 
 func startUpgrade(t *testing.T, older, newer proctest.Binaries, options proctest.Options) *upgrading {

@@ -15,11 +15,14 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
+// replacement replaces a text that a file has once.
+type replacement struct{ file, old, new string }
+
 // nextVersion is a list of replacements that turn this program into one with a further cluster
 // version. The new version adds an invented command to the catalog, which counts marks. The list is
 // also an example of how to gate a command: it has a constant, a check before the proposal, and a
 // check in apply.
-var nextVersion = []struct{ file, old, new string }{
+var nextVersion = []replacement{
 	{"raftfsm/catalog/version.go", "const ClusterVersionMax = 1\n", `const ClusterVersionMax = versionOfMarks
 
 const versionOfMarks = 2
@@ -58,8 +61,8 @@ func (FinalizeChange) make(`},
 	{"api/operate/cluster.go", "\tcase (body.Hold == nil) == (body.Finalize == nil):\n", "\tcase body.Mark != nil:\n\t\treturn admin.MarkChange{}, nil\n\tcase (body.Hold == nil) == (body.Finalize == nil):\n"},
 }
 
-// buildNext builds countd with the replacements of nextVersion.
-func buildNext(t *testing.T) proctest.Binaries {
+// buildReplaced builds countd with replacements.
+func buildReplaced(t *testing.T, replacements []replacement) proctest.Binaries {
 	t.Helper()
 	dir := t.TempDir()
 	root, err := filepath.Abs("../../..")
@@ -72,7 +75,7 @@ func buildNext(t *testing.T) proctest.Binaries {
 		}
 	}
 	overlay := map[string]map[string]string{"Replace": {}}
-	for _, p := range nextVersion {
+	for _, p := range replacements {
 		at := filepath.Join(root, p.file)
 		from, patched := at, overlay["Replace"][at]
 		if patched != "" {
@@ -83,7 +86,7 @@ func buildNext(t *testing.T) proctest.Binaries {
 			t.Fatal(err)
 		}
 		if strings.Count(string(text), p.old) != 1 {
-			t.Fatalf("%s has changed: it has %q %d times; adapt nextVersion", p.file, p.old, strings.Count(string(text), p.old))
+			t.Fatalf("%s has changed: it has %q %d times; adapt the test", p.file, p.old, strings.Count(string(text), p.old))
 		}
 		overlay["Replace"][at] = filepath.Join(dir, strings.ReplaceAll(p.file, "/", "_"))
 		write(overlay["Replace"][at], []byte(strings.Replace(string(text), p.old, p.new, 1)))
@@ -133,7 +136,7 @@ func marksAt(n *proctest.Member) (marks int) {
 func TestUpgradeGate(t *testing.T) {
 	long(t)
 	t.Parallel()
-	u := startUpgrade(t, bin, buildNext(t), proctest.Options{})
+	u := startUpgrade(t, bin, buildReplaced(t, nextVersion), proctest.Options{})
 	nodes := u.c.Nodes()
 	u.at.MustCtl("upgrade", "hold")
 	gated := func(n *proctest.Member) {
