@@ -21,7 +21,6 @@ type growingCluster struct {
 	nodes [3]atomic.Pointer[Node]
 	cfgs  [3]Config
 	name  string
-	ids   uint64
 	acked []atomic.Int64 // by id: increments that were acknowledged
 	tried []atomic.Int64 // by id: increments that may have been applied
 }
