@@ -117,7 +117,7 @@ func (n *fakeNode) troubleLocked() error {
 	case "expired":
 		return errs.ErrExpired
 	case "ahead":
-		return fmt.Errorf("%w: %w", errs.ErrExpired, shard.ErrKeyAhead)
+		return fmt.Errorf("%w: %w", errs.ErrExpired, errs.ErrKeyAhead)
 	case "outcome_unknown":
 		return errs.ErrOutcomeUnknown
 	case "partial_unknown":

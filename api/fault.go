@@ -107,7 +107,7 @@ var backendFaults = []struct {
 	{errs.ErrOutcomeUnknown, fasthttp.StatusGatewayTimeout, codeOutcomeUnknown},
 	{errs.ErrTooLate, fasthttp.StatusTooManyRequests, codeOverloaded},
 	{errs.ErrOverloaded, fasthttp.StatusTooManyRequests, codeOverloaded},
-	{shard.ErrUnreadable, fasthttp.StatusServiceUnavailable, codeUnreadable}, // before the next two errors, which this error may wrap
+	{errs.ErrUnreadable, fasthttp.StatusServiceUnavailable, codeUnreadable}, // before the next two errors, which this error may wrap
 	{errs.ErrNoLeader, fasthttp.StatusServiceUnavailable, codeNoLeader},
 	{errs.ErrNoQuorum, fasthttp.StatusServiceUnavailable, codeNoQuorum},
 	{errs.ErrDraining, fasthttp.StatusServiceUnavailable, codeDraining},
@@ -115,7 +115,7 @@ var backendFaults = []struct {
 	{errs.ErrMemoryFull, fasthttp.StatusServiceUnavailable, codeMemoryFull},
 	{errs.ErrDiskFull, fasthttp.StatusServiceUnavailable, codeDiskFull},
 	{errs.ErrConflict, fasthttp.StatusConflict, codeConflict},
-	{shard.ErrKeyAhead, fasthttp.StatusGone, codeExpired},
+	{errs.ErrKeyAhead, fasthttp.StatusGone, codeExpired},
 	{errs.ErrExpired, fasthttp.StatusGone, codeExpired},
 	{errs.ErrKeyspaceExists, fasthttp.StatusConflict, codeKeyspaceExists},
 	{errs.ErrUnknownColumn, fasthttp.StatusNotFound, codeNotFound},

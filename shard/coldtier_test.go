@@ -416,7 +416,7 @@ func TestNewReplicaIsSentColdRows(t *testing.T) {
 func mustBeUnreadable(t *testing.T, err error, r *localReplica) {
 	t.Helper()
 	var damaged *UnreadableError
-	if !errors.Is(err, ErrUnreadable) || !errors.As(err, &damaged) || damaged.Keyspace != "posts" || damaged.Shard != 0 {
+	if !errors.Is(err, errs.ErrUnreadable) || !errors.As(err, &damaged) || damaged.Keyspace != "posts" || damaged.Shard != 0 {
 		t.Errorf("of damaged rows of group %d: %v", r.group.Group(), err)
 	}
 }

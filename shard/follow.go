@@ -101,45 +101,11 @@ func (n *replicas) hold(all []*shardReplica, view *catalog.View) error {
 		if g.replica.Load() != nil || g.closing.Load() != nil {
 			continue
 		}
-		if number, ok := n.replicaToHold(g.number, view); ok {
+		if number, ok := n.membership.ToHold(g.number, &n.registry.dirs, view); ok {
 			opening.Go(func() error { return n.openReplica(g, number, view) })
 		}
 	}
 	return opening.Wait()
-}
-
-// replicaToHold returns the number of the replica of a group that this node should have open, or
-// false if it should have none. A replica with files on this node stays open until it is deleted,
-// because the group may need its vote. For a group without files, replicaToHold returns the replica
-// that the catalog wants on this node. If this node's replica was a first voter and is not retired,
-// it returns that one, because the group may need its vote even to replace it.
-//
-// A node never reuses the number of a deleted replica, because a new replica would not know the
-// votes of the old one. If the local catalog still has the old number, the node waits until the
-// catalog assigns a new number.
-func (n *replicas) replicaToHold(group uint32, view *catalog.View) (number uint64, ok bool) {
-	if number, here := n.registry.dirs.Number(group); here {
-		return number, true
-	}
-	if n.registry.dirs.Unfinished(group) {
-		return 0, false
-	}
-	placement := view.Groups[group]
-	if placement.Numbered() {
-		if number, ok = placement.Number(n.cfg.NodeKey); !ok {
-			return 0, false
-		}
-	}
-	initial := leadership.InitialMembers(view, group, replica.RaftID(n.cfg.NodeKey, number)) != nil
-	if !initial && !view.MayHold(group, n.cfg.NodeKey) {
-		return 0, false
-	}
-	mayBegin, first := n.registry.dirs.MayBegin(group, number)
-	if first {
-		n.cfg.Logger.Warn("this node is to have a replica of a group and deleted the one with this Raft id before: it waits until the catalog gives it another",
-			"group", group, "replica", replica.RaftID(n.cfg.NodeKey, number))
-	}
-	return number, mayBegin
 }
 
 // newReplica returns an empty replica and the store of its cold rows, or a nil store if the kind
@@ -298,21 +264,9 @@ func (r *localReplica) close(ctx context.Context, snapshot bool) error {
 	return nil
 }
 
-// addrOf returns the cluster address of a node, and whether the node is known. If another node has
-// taken the address, it returns "". Gossip has precedence over the catalog, which gets a new
-// address only after other nodes have reached the node there.
+// addrOf is leadership.AddrOf.
 func (n *replicas) addrOf(node string) (string, bool) {
-	view := n.catalog.View()
-	found, ok := view.Nodes[node]
-	if leadership.Displaced(view, node) {
-		return "", true
-	}
-	if n.cfg.LiveAddr != nil {
-		if addr := n.cfg.LiveAddr(node); addr != "" {
-			return addr, true
-		}
-	}
-	return found.ClusterAddr, ok
+	return leadership.AddrOf(n.catalog.View(), n.cfg.LiveAddr, node)
 }
 
 func (n *replicas) groupConfig(group uint32, number uint64, keyspace string, fsm raft.BatchingFSM) replica.Config {

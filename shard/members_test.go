@@ -18,6 +18,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/source/sink"
 )
 
@@ -435,11 +436,11 @@ func TestDamagedMembersOfASingleNode(t *testing.T) {
 		ks := n.Keyspace("posts")
 		for _, op := range []engine.Op{engine.Join(0, 2, 7919), engine.Leave(0, 2, 7919)} {
 			w := once(&Write{Ops: counters.Ops{addTo(0, 0, 1), op}, Deadline: soon()})
-			if err := n.Write(ks, w); !errors.Is(err, ErrUnreadable) {
+			if err := n.Write(ks, w); !errors.Is(err, errs.ErrUnreadable) {
 				t.Errorf("an op on a damaged set: %v", err)
 			}
 		}
-		if err := n.Check(ks, 2, 7919, []uint64{0}, &ReadOptions{Deadline: soon()}, make([]bool, 1)); !errors.Is(err, ErrUnreadable) {
+		if err := n.Check(ks, 2, 7919, []uint64{0}, &ReadOptions{Deadline: soon()}, make([]bool, 1)); !errors.Is(err, errs.ErrUnreadable) {
 			t.Errorf("a check of a damaged set: %v", err)
 		}
 		w := memberWrite(t, n, ks, addTo(0, 1, 1), engine.Join(999, 2, 5), engine.Leave(999, 2, 5))

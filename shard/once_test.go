@@ -247,13 +247,13 @@ func TestRefusedKeysTellTheirTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			key := fmt.Sprintf("%012x70008000000000000000", time.Now().Add(c.born).UnixMilli())
 			w := &Write{Ops: counters.Ops{addTo(0, 0, 1)}, ID: dedup.ByKey([]byte(key)), Deadline: soon()}
-			if err := n.Write(n.Keyspace("posts"), w); !errors.Is(err, errs.ErrExpired) || errors.Is(err, ErrKeyAhead) != c.ahead {
+			if err := n.Write(n.Keyspace("posts"), w); !errors.Is(err, errs.ErrExpired) || errors.Is(err, errs.ErrKeyAhead) != c.ahead {
 				t.Errorf("told %v", err)
 			}
 		})
 	}
 	w := &Write{Ops: counters.Ops{addTo(0, 0, 1)}, ID: dedup.ByKey([]byte("00000000-0000-7000-8000-000000000000")), Deadline: soon()}
-	if err := n.Write(n.Keyspace("posts"), w); !errors.Is(err, errs.ErrExpired) || errors.Is(err, ErrKeyAhead) {
+	if err := n.Write(n.Keyspace("posts"), w); !errors.Is(err, errs.ErrExpired) || errors.Is(err, errs.ErrKeyAhead) {
 		t.Errorf("one of 1970: %v", err)
 	}
 }

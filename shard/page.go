@@ -20,7 +20,7 @@ func failureOf(pg *raftfsm.Read, failures []error, q raftfsm.Query) error {
 		switch {
 		case err == nil:
 			continue
-		case q.Limits(0).Skip && (errors.Is(err, errNobodyHas) || errors.Is(err, ErrUnreadable)):
+		case q.Limits(0).Skip && (errors.Is(err, errNobodyHas) || errors.Is(err, errs.ErrUnreadable)):
 			p.Skipped, failures[s] = true, nil
 			continue
 		}

@@ -7,45 +7,8 @@ import (
 	"maps"
 
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
-	"github.com/countd/countd/shard/tiering"
 )
-
-// NodeReport describes a node and its replicas.
-type NodeReport struct {
-	Life      string          `json:"life"`      // random id of the process's run
-	NotReady  string          `json:"not_ready"` // why the node cannot serve; "" if it can
-	DiskHangs bool            `json:"disk_hangs,omitempty"`
-	Insecure  bool            `json:"insecure,omitempty"` // Config.Insecure
-	Replicas  []ReplicaReport `json:"replicas"`
-	// Memory and Disk are as of the node's last check.
-	Memory tiering.Usage `json:"memory"`
-	Disk   tiering.Usage `json:"disk"`
-	// OpsWritten counts the ops that this node has written since its start, for clients and for
-	// the sources that it reads. IDsRead counts the ids of reads; a read without ids counts as
-	// one. Repeats and calls of other nodes do not count.
-	OpsWritten uint64 `json:"ops_written"`
-	IDsRead    uint64 `json:"ids_read"`
-	// CertProblems is Config.CertProblems.
-	CertProblems []string `json:"cert_problems,omitempty"`
-}
-
-// ReplicaReport extends GroupStatus.
-type ReplicaReport struct {
-	GroupStatus
-	Marks   []raftfsm.Mark      `json:"marks,omitempty"`   // set by MarkedReports, ascending; empty for the catalog's group
-	Entries []replica.EntryMark `json:"entries,omitempty"` // set by MarkedReports, ascending; see replica.EntryMark
-	Misfit  *tiering.Misfit     `json:"misfit,omitempty"`  // nil for none
-	// Outboxes is the number of authors with an outbox in this replica. Pairs is the number of
-	// members of all its rows.
-	Outboxes uint64 `json:"outboxes,omitempty"`
-	Pairs    uint64 `json:"pairs,omitempty"`
-	// NoSplit is why the shard cannot split now (raftfsm.CheckSplit). Unsettled is why it cannot grow once
-	// more (replica.Growth.Settled). Only GrowthReports sets them; "" for no reason.
-	NoSplit   string `json:"no_split,omitempty"`
-	Unsettled string `json:"unsettled,omitempty"`
-}
 
 func newLife() string {
 	var b [8]byte

@@ -15,8 +15,8 @@ import (
 // nodes hold.
 
 // Write applies a request and fills the answer in w. Each shard's leader applies the shard's part
-// completely or not at all; Write waits for a leader until the deadline. types.go and package errs
-// list the errors. If the outcomes of shards differ, the error is a PartialError with the outcome
+// completely or not at all; Write waits for a leader until the deadline. Package errs
+// lists the errors. If the outcomes of shards differ, the error is a PartialError with the outcome
 // of each op. If the write has only one keyspace and that was dropped, Write returns
 // ErrUnknownKeyspace, even if shards have answered otherwise.
 func (n *Node) Write(ks *Keyspace, w *Write) error {

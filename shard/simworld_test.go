@@ -22,7 +22,7 @@ import (
 // MayHold; NextStep with what it calls, Wanted, InitialMembers, MemberID, Displaced, Contains,
 // SuffrageOf, TwoSuffice. It has stand-ins for code that waits for disks, raft or the network:
 //
-//	simWorld.follow       replicas.replicaToHold, replicas.openReplica, Dirs.MayBegin
+//	simWorld.follow       Membership.ToHold, replicas.openReplica, Dirs.MayBegin
 //	simWorld.startDrop    replicas.dropIfRemoved, replicas.dropReplica, Membership.WasRemoved
 //	simWorld.serveMember  Membership.ServeGone
 //	simWorld.reopen       a repair: replicas.fetchSnapshot, Snapshotter.Receive, replicas.reopen

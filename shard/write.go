@@ -172,7 +172,7 @@ func (wr *writer) apply(ks *Keyspace, w *Write) error {
 // mislead the client.
 func explained(err error, w *Write) error {
 	if born, ok := w.ID.Born(); ok && errors.Is(err, errs.ErrExpired) && born.After(time.Now()) {
-		return fmt.Errorf("%w: %w", err, ErrKeyAhead)
+		return fmt.Errorf("%w: %w", err, errs.ErrKeyAhead)
 	}
 	return err
 }

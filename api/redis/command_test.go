@@ -270,7 +270,7 @@ func TestBackendErrors(t *testing.T) {
 		{errs.ErrOutcomeUnknown, "-UNKNOWN the write was proposed but its outcome is unknown"},
 		{errs.ErrConflict, "-CONFLICT the key was used for another request"},
 		{errs.ErrExpired, "-EXPIRED the request is too old to tell whether it was applied"},
-		{fmt.Errorf("%w: %w", errs.ErrExpired, shard.ErrKeyAhead), "-EXPIRED the time in the key (a UUIDv7) is too far ahead of the server's"},
+		{fmt.Errorf("%w: %w", errs.ErrExpired, errs.ErrKeyAhead), "-EXPIRED the time in the key (a UUIDv7) is too far ahead of the server's"},
 		{errs.ErrDiskFull, "-DISKFULL the disk is at its reserve"},
 		{errs.ErrMemoryFull, "-OOM command not allowed: a new row needs memory, and the node is at its memory limit"},
 		{errs.ErrDraining, "-DRAINING the node is stopping"},

@@ -6,7 +6,6 @@ import (
 
 	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/errs"
 )
 
@@ -25,7 +24,7 @@ var backendErrors = []struct {
 	{errForgotten, "UNKNOWN "},
 	{errs.ErrOutcomeUnknown, "UNKNOWN "},
 	{errs.ErrConflict, "CONFLICT "},
-	{shard.ErrKeyAhead, "EXPIRED "},
+	{errs.ErrKeyAhead, "EXPIRED "},
 	{errs.ErrExpired, "EXPIRED "},
 	{errs.ErrMemoryFull, "OOM command not allowed: a new row needs memory, and "},
 	{errs.ErrDiskFull, "DISKFULL "},

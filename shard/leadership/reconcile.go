@@ -236,6 +236,22 @@ func (m *Membership) catalogIsBehind(g *replica.Replica, view *catalog.View) boo
 	})
 }
 
+// AddrOf returns the cluster address of a node, and whether the node is known. If another node has
+// taken the address, it returns "". Gossip has precedence over the catalog, which gets a new
+// address only after other nodes have reached the node there.
+func AddrOf(view *catalog.View, live func(node string) string, node string) (string, bool) {
+	found, ok := view.Nodes[node]
+	if Displaced(view, node) {
+		return "", true
+	}
+	if live != nil {
+		if addr := live(node); addr != "" {
+			return addr, true
+		}
+	}
+	return found.ClusterAddr, ok
+}
+
 // Displaced reports whether a node is leaving and another node has its address. The leaving node
 // was wiped and cannot return.
 func Displaced(view *catalog.View, node string) bool {
