@@ -3,6 +3,17 @@ package engine
 // Least returns a lower bound of the ids that the first segment has in memory, or 0 if it has no
 // row in memory. A later write may add a lower id.
 func (t *Table) Least() uint64 {
+	if p := t.dir.Load().parted(); p != nil {
+		least, found := uint64(1<<64-1), false
+		for _, table := range p.tables {
+			if table.rows.Load() > 0 {
+				least, found = min(least, table.Least()), true
+			}
+		}
+		if found {
+			return least
+		}
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.dir.Load().segs[0].Load()
@@ -22,6 +33,11 @@ func (t *Table) Least() uint64 {
 // skips segments with rows on disk, and the last segment. It includes segments that are being
 // written to.
 func (t *Table) Aged(isOld func(first, last uint64) bool) (rows int) {
+	if p := t.dir.Load().parted(); p != nil {
+		for _, table := range p.tables {
+			rows += table.Aged(isOld)
+		}
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := t.dir.Load()
@@ -37,6 +53,16 @@ func (t *Table) Aged(isOld func(first, last uint64) bool) (rows int) {
 // near it. A sealed row counts until its segment is sealed again, even if it was deleted or if a
 // row in the segment hides it.
 func (t *Table) InMemory(first, last uint64) (id uint64, rows int) {
+	if p := t.dir.Load().parted(); p != nil {
+		for _, table := range p.tables {
+			if least, n := table.InMemory(first, last); n > 0 {
+				if rows == 0 || least < id {
+					id = least
+				}
+				rows += n
+			}
+		}
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := t.dir.Load()

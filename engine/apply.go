@@ -33,10 +33,17 @@ func (t *Table) ApplyJudged(ops []Op, width int, rows []int64, overflows []Overf
 	t.writing.Lock()
 	defer t.writing.Unlock()
 	t.cuts = t.cuts[:0]
+	k := t.dir.Load().keys
+	if k != nil {
+		k.check(ops)
+	}
 	if t.coldParts.Load() > 0 {
 		if err := t.warmOps(ops); err != nil {
 			return overflows, err
 		}
+	}
+	if k != nil && k.parted != nil {
+		return k.parted.apply(t, ops, width, rows, overflows, judge), nil
 	}
 	if len(ops) == 1 {
 		return t.applyOne(&ops[0], rows[:width], overflows, judge), nil
@@ -96,6 +103,45 @@ func (t *Table) applyPageLocked(ops []Op, from, width int, rows []int64, overflo
 			overflows = append(overflows, refused)
 			if judge != nil {
 				judge.Refused(from + i)
+			}
+		}
+	}
+	return overflows
+}
+
+// apply applies ops to table t and its parts.
+func (p *parted) apply(t *Table, ops []Op, width int, rows []int64, overflows []Overflow, judge Judge) []Overflow {
+	t.mu.Lock()
+	defer t.unlock()
+	p.lock()
+	defer p.unlock()
+	var owners [pageRows]*Table
+	var spots [pageRows]spot
+	for from := 0; from < len(ops); from += pageRows {
+		page := ops[from:min(len(ops), from+pageRows)]
+		for i := range page {
+			if owners[i] = t; p.has(page[i].ID) {
+				owners[i] = p.tableOf(page[i].ID)
+			}
+			spots[i] = owners[i].locate(page[i].ID)
+			spots[i].s.prefetch(spots[i].p)
+		}
+		for i := range page {
+			owner := owners[i]
+			if !spots[i].standsIn(owner.dir.Load()) { // an earlier op changed the structure
+				spots[i] = owner.locate(page[i].ID)
+			}
+			if judge != nil {
+				judge.Before(from + i)
+			}
+			owner.cuts = t.cuts
+			refused, ok := owner.applyLocked(&page[i], from+i, &spots[i], rows[(from+i)*width:(from+i+1)*width])
+			t.cuts = owner.cuts
+			if !ok {
+				overflows = append(overflows, refused)
+				if judge != nil {
+					judge.Refused(from + i)
+				}
 			}
 		}
 	}

@@ -98,7 +98,7 @@ var orders = []struct {
 func fill(ids []uint64) *Table {
 	_, counts := realCounts()
 	r := rand.New(rand.NewPCG(4, 4))
-	tab := newTableOf(testSecret)
+	tab := newTableOf(testSecret, allIDs)
 	var cells [3]Cell
 	op := []Op{{Kind: OpSet, Cells: cells[:]}}
 	for _, id := range ids {

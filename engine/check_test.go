@@ -36,8 +36,36 @@ func (t *Table) Check() error {
 	if rows != t.rows.Load() {
 		return fmt.Errorf("%d rows stored, %d counted", rows, t.rows.Load())
 	}
+	if err := d.parted().check(t.salts.class); err != nil {
+		return err
+	}
 	if digest != t.digest.Load() {
 		return fmt.Errorf("digest of the rows %016x, kept %016x", digest, t.digest.Load())
+	}
+	return nil
+}
+
+// check verifies the tables of the parts, and that each row is in its part. p may be nil.
+func (p *parted) check(of Class) error {
+	if p == nil {
+		return nil
+	}
+	for i, table := range p.tables {
+		if err := table.Check(); err != nil {
+			return fmt.Errorf("part %d: %w", i, err)
+		}
+		var fault error
+		table.Scan(0, ColumnsMax, func(page *Page) bool {
+			for _, id := range page.IDs {
+				if !p.has(id) || p.by.Of(id) != i || !of.Has(id) || !table.salts.class.Has(id) {
+					fault = fmt.Errorf("part %d has id %d, frontier %d, whole %v", i, id, p.above, p.whole)
+				}
+			}
+			return true
+		})
+		if fault != nil {
+			return fault
+		}
 	}
 	return nil
 }
@@ -50,6 +78,9 @@ func (s *segment) check(first, last uint64) (digest uint64, rows int, err error)
 	}
 	if err := s.checkEmpty(); err != nil {
 		return 0, 0, err
+	}
+	if s.stride == 0 || s.cold.sealed() != nil && s.cold.sealed().stride != s.stride {
+		return 0, 0, fmt.Errorf("stride %d", s.stride)
 	}
 	seen, wide := make(map[uint64]int, s.rows), 0
 	var fault error

@@ -36,6 +36,9 @@ func (t *Table) ReadCold(ctx context.Context, id uint64, dst []int64) error {
 // coldOf fills dst and returns nil, or returns the part on disk that may contain the row.
 func (t *Table) coldOf(id uint64, dst []int64) *coldPart {
 	d := t.dir.Load()
+	if d.keys != nil {
+		d = d.keys.dirOf(d, id)
+	}
 	s := d.segs[d.find(id)].Load()
 	if s.covers(id) && s.readAt(s.place(id), dst) {
 		return nil

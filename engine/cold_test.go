@@ -135,7 +135,7 @@ func reloaded(t rapid.TB, tab *Table, isOld func(first, last uint64) bool) *Tabl
 	t.Helper()
 	snap := tab.Snapshot()
 	defer snap.Close()
-	n, with := newTableOf(testSecret), new(Sealer)
+	n, with := newTableOf(testSecret, allIDs), new(Sealer)
 	err := snap.Parts(func(p *Part) error {
 		if p.Cold == nil {
 			if ids := p.Page.IDs; isOld != nil && isOld(ids[0], ids[len(ids)-1]) {
@@ -171,7 +171,7 @@ func TestColdRowsCount(t *testing.T) {
 
 func coldRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 11))
-	tab, plain, want, cold := newTableOf(testSecret), newTable(t), model{}, &memCold{}
+	tab, plain, want, cold := newTableOf(testSecret, allIDs), newTable(t), model{}, &memCold{}
 	known := make([]uint64, 13_000) // enough rows for several segments
 	for i := range known {
 		known[i] = idOf(r, i)

@@ -10,14 +10,16 @@ import (
 // range. Any other change makes a new directory.
 type directory struct {
 	step   int      // largest power of two up to len(before)
+	keys   *keys    // nil if the table may have all ids
 	before []uint64 // the last id before each segment, ascending; 2^64-1 for the first segment, because no id is above it
 	segs   []atomic.Pointer[segment]
 }
 
 // newDirectory returns a directory of n nil segments.
-func newDirectory(n int) *directory {
+func newDirectory(n int, k *keys) *directory {
 	d := &directory{
 		step:   1 << (bits.Len(uint(n)) - 1),
+		keys:   k,
 		before: make([]uint64, n),
 		segs:   make([]atomic.Pointer[segment], n),
 	}
@@ -48,7 +50,7 @@ func (d *directory) last(i int) uint64 { return d.before[(i+1)%len(d.before)] }
 // range of right begins at start, and that of segment i ends before start. If left is not nil, left
 // replaces segment i.
 func (d *directory) with(i int, left *segment, start uint64, right *segment) *directory {
-	n := newDirectory(len(d.segs) + 1)
+	n := newDirectory(len(d.segs)+1, d.keys)
 	copy(n.before, d.before[:i+1])
 	n.before[i+1] = start - 1
 	copy(n.before[i+2:], d.before[i+1:])
@@ -69,7 +71,7 @@ func (d *directory) with(i int, left *segment, start uint64, right *segment) *di
 // without returns a directory without segment i. The previous segment takes over its range or, if i
 // is 0, the next segment. The directory must have at least two segments.
 func (d *directory) without(i int) *directory {
-	n := newDirectory(len(d.segs) - 1)
+	n := newDirectory(len(d.segs)-1, d.keys)
 	copy(n.before, d.before[:i])
 	copy(n.before[i:], d.before[i+1:])
 	n.before[0] = d.before[0]

@@ -22,10 +22,10 @@
 //
 // # Files
 //
-// A file depends only on files that come later in this list. The files apply.go, cold.go,
-// freeze.go, seal.go, melt.go and snapshot.go use room.go. That file uses table.go, directory.go,
-// salts.go and shape.go. These use segment.go, which uses bucket.go, overflow.go and tier.go.
-// tier.go uses sealed.go. All use page.go and geometry.go.
+// A file depends only on files that come later in this list. The files parting.go, apply.go,
+// cold.go, freeze.go, seal.go, melt.go, snapshot.go and merge.go use room.go. That file uses
+// table.go, directory.go, keys.go, salts.go and shape.go. These use segment.go, which uses bucket.go,
+// overflow.go and tier.go. tier.go uses sealed.go. All use page.go, geometry.go and class.go.
 //
 // # Concurrency
 //

@@ -23,7 +23,8 @@ const (
 // is not on disk is a candidate if isOld returns true for its range of ids. A segment on disk is a
 // candidate if it has enough changed rows in memory. Watch returns a candidate if it was not
 // written to since the previous call, or if it is on disk and has very many changed rows. The last
-// segment is never a candidate, because new ids come to it. Watch marks all candidates. Before the
+// segment is never a candidate, because new ids come to it. Nor are segments of the parts of a
+// parted table. Watch marks all candidates. Before the
 // writer first changes a marked segment, it copies the segment, and the copy has no mark. due is
 // the number of rows in memory of all candidates, including those that were written to.
 func (t *Table) Watch(isOld func(first, last uint64) bool) (idle []uint64, due int) {

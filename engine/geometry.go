@@ -51,6 +51,13 @@ const SegmentRowsMax = rowsMax
 //	narrow: 30 bits of remainder, so a window of 2^30 ids a bucket, 4 B a tag
 //	wide:   every id, 8 B a tag
 //
+// All ids of a segment may be equal mod a stride (see Class). Then the window's numbers are the
+// offsets divided by the stride. The division costs a lookup nothing. The offset is a multiple of
+// the stride. So to divide by the odd factor of the stride is to multiply by its inverse mod 2^64,
+// and factor already contains that inverse. To divide by the power of two in the stride is to shift
+// by fewer bits. An id that is not equal mod the stride could have the place of another id, so
+// nobody may look it up (keys.dirOf).
+//
 // A stored tag is never 0; 0 is an empty slot.
 //
 // A salt decides the bijection: x → factor · (x + addend), then a fixed bijection. The results of
@@ -60,13 +67,15 @@ const SegmentRowsMax = rowsMax
 type geometry struct {
 	base   uint64 // first id of the window
 	span   uint64 // last id of the window - base
-	addend uint64 // a number derived from the salt, minus base
-	factor uint64 // another number derived from the salt; always odd
+	addend uint64 // a number derived from the salt, times the stride, minus base
+	factor uint64 // another number derived from the salt, divided by the odd factor of the stride; always odd
 
 	unused    uint8 // number of low bits of a word that are not mixed
+	shift     uint8 // unused, minus the number of factors 2 in the stride
 	fold      uint8 // at least half the mixed bits, so that x → x ^ x>>fold is its own inverse
 	truncated uint8 // number of low bits of the fraction that the remainder omits
 	wide      bool
+	stride    uint16 // all ids are base mod stride
 }
 
 const (
@@ -83,27 +92,36 @@ const (
 	tagShift  = 2 // the remainder is above these bits
 )
 
-func newGeometry(buckets int, wide bool, base, salt uint64) geometry {
+// newGeometry returns the geometry of an array. base must be an id of the class. A wide window
+// begins at the first id of the class.
+func newGeometry(buckets int, wide bool, base uint64, class Class, salt uint64) geometry {
 	if wide {
-		g := geometryOf(64, buckets, 0, salt)
+		g := geometryOf(64, buckets, class.Residue, class.Stride, salt)
 		g.wide = true
 		return g
 	}
-	return geometryOf(narrowBits(buckets), buckets, base, salt)
+	return geometryOf(narrowBits(buckets), buckets, base, class.Stride, salt)
 }
 
-// geometryOf returns the geometry of a window of 2^n ids that begins at base.
-func geometryOf(n, buckets int, base, salt uint64) geometry {
-	g := geometry{base: base, unused: uint8(64 - n), fold: uint8((n + 1) / 2)}
-	g.span = min(g.mask()>>g.unused, 1<<64-1-g.base)
-	g.addend, g.factor = wire.Mix(salt)-g.base, wire.Mix(salt+mixA)|1
+// geometryOf returns the geometry of a window of 2^n numbers that begins at base, or of all numbers
+// from base on if there are fewer.
+func geometryOf(n, buckets int, base uint64, stride uint16, salt uint64) geometry {
+	twos := bits.TrailingZeros16(stride)
+	n = min(n, 64-twos)
+	g := geometry{base: base, stride: stride, unused: uint8(64 - n), shift: uint8(64 - n - twos), fold: uint8((n + 1) / 2)}
+	high, span := bits.Mul64(g.mask()>>g.unused, uint64(stride))
+	if g.span = 1<<64 - 1 - g.base; high == 0 {
+		g.span = min(span, g.span)
+	}
+	g.addend = wire.Mix(salt)*uint64(stride) - g.base
+	g.factor = (wire.Mix(salt+mixA) | 1) * inverseOf(uint64(stride)>>twos)
 	// The remainders of two mixed values of one bucket differ by at least buckets<<unused. So they
 	// still differ if the bits below that difference are dropped.
 	g.truncated = g.unused + uint8(bits.Len(uint(buckets))-1)
 	return g
 }
 
-// narrowBits returns the number of id bits that a narrow segment can distinguish.
+// narrowBits returns the number of bits of a number that a narrow segment can distinguish.
 func narrowBits(buckets int) int { return bits.Len(uint(buckets)) - 1 + narrowRemainderBits }
 
 // mask returns a word in which the mixed bits are set.
@@ -119,7 +137,7 @@ type place struct{ first, second, tag uint64 }
 // place must not branch on the id, because ids are practically random. After a misprediction, the
 // processor could not have started on the next row.
 func (g *geometry) place(id, buckets uint64) place {
-	x := (id + g.addend) << (g.unused & 63)
+	x := (id + g.addend) << (g.shift & 63)
 	x *= g.factor
 	x ^= x >> (g.fold & 63) & g.mask()
 	x *= mixB
@@ -128,18 +146,30 @@ func (g *geometry) place(id, buckets uint64) place {
 	return place{first, otherBucket(remainder, first, buckets), remainder<<tagShift | tagUsed}
 }
 
-// divisor returns the inverse of factor mod 2^64, by Newton's method: each step doubles
+// inverseOf returns the inverse of an odd number mod 2^64, by Newton's method: each step doubles
 // the number of correct low bits.
-func (g *geometry) divisor() uint64 {
-	d := g.factor // correct in three bits, because the square of an odd number is 1 mod 8
+func inverseOf(odd uint64) uint64 {
+	d := odd // correct in three bits, because the square of an odd number is 1 mod 8
 	for range 5 {
-		d *= 2 - g.factor*d
+		d *= 2 - odd*d
 	}
 	return d
 }
 
-// idAt inverts place for a tag in a bucket. divisor is the result of g.divisor.
-func (g *geometry) idAt(bucket, tag, buckets, divisor uint64) uint64 {
+// inverse is what idAt needs to invert place.
+type inverse struct {
+	divisor uint64 // inverse of the factor that the salt gave
+	addend  uint64 // the addend that the salt gave; the numbers of the window have no higher bits
+}
+
+func (g *geometry) inverse() inverse {
+	twos := bits.TrailingZeros16(g.stride)
+	odd := inverseOf(uint64(g.stride) >> twos)
+	return inverse{divisor: inverseOf(g.factor) * odd, addend: (g.addend + g.base) * odd >> twos}
+}
+
+// idAt inverts place for a tag in a bucket. inv is the result of g.inverse.
+func (g *geometry) idAt(bucket, tag, buckets uint64, inv inverse) uint64 {
 	if tag&tagSecond != 0 {
 		bucket = otherBucket(tag>>tagShift, bucket, buckets)
 	}
@@ -153,8 +183,8 @@ func (g *geometry) idAt(bucket, tag, buckets, divisor uint64) uint64 {
 	x <<= g.unused
 	x *= mixBInverse
 	x ^= x >> (g.fold & 63) & g.mask()
-	x *= divisor
-	return (x>>g.unused-g.addend-g.base)&(g.mask()>>g.unused) + g.base
+	x *= inv.divisor
+	return (x>>g.unused-inv.addend)&(g.mask()>>g.unused)*uint64(g.stride) + g.base
 }
 
 // otherBucket is its own inverse for a fixed remainder.

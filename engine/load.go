@@ -29,7 +29,7 @@ func (p *Page) appendLocked(t *Table) {
 	if empty {
 		first = d.first(end)
 	}
-	sh := shapeFor(rows, []slotID{{id: p.IDs[rows-1]}}, p.IDs[0], first, 1<<64-1)
+	sh := t.salts.class.shapeFor(rows, []slotID{{id: p.IDs[rows-1]}}, p.IDs[0], first, 1<<64-1)
 	if sh.buckets > bucketsMax {
 		p.slice(0, rows/2).appendLocked(t)
 		p.slice(rows/2, rows).appendLocked(t)
@@ -100,7 +100,7 @@ func (t *Table) Cut(id uint64) (first uint64) {
 
 // emptyLocked returns a small empty segment whose range begins at first.
 func (t *Table) emptyLocked(first uint64) *segment {
-	return newSegment(newGeometry(bucketsMin, false, first, t.salts.next()), bucketsMin, 1, t.mu.epoch)
+	return newSegment(newGeometry(bucketsMin, false, t.salts.class.floor(first), t.salts.class, t.salts.next()), bucketsMin, 1, t.mu.epoch)
 }
 
 // LoadSealed is like Load, but packs the rows directly, without first building an ordinary segment.

@@ -95,11 +95,11 @@ func TestLoadSealedRefuses(t *testing.T) {
 func TestLoadSealedAllocatesLittle(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	p, with := pageOfShape(r, rowsMax, 4, idShapes["weibo in order"], smallCount), new(Sealer)
-	if err := newTableOf(testSecret).LoadSealed(p, with); err != nil {
+	if err := newTableOf(testSecret, allIDs).LoadSealed(p, with); err != nil {
 		t.Fatal(err)
 	}
 	if n := testing.AllocsPerRun(20, func() {
-		if err := newTableOf(testSecret).LoadSealed(p, with); err != nil {
+		if err := newTableOf(testSecret, allIDs).LoadSealed(p, with); err != nil {
 			t.Fatal(err)
 		}
 	}); n > 40 {

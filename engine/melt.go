@@ -31,12 +31,16 @@ func (t *Table) melt(f *frozen) {
 func (s *salts) melted(f *frozen) (pieces []*segment, start uint64) {
 	var c collector
 	p, _ := c.collectAll(f.s, 0, f.s.widest()) // rows in memory never fail to load
-	if p.shape(f.first, f.last).buckets <= bucketsMax {
-		return []*segment{s.segmentOf(p, f.first, f.last)}, 0
+	if sh := s.shape(p, f.first, f.last); sh.buckets <= bucketsMax {
+		return []*segment{s.segmentOf(p, sh)}, 0
 	}
 	half := len(p.IDs) / 2
 	start = p.IDs[half]
-	return []*segment{s.segmentOf(p.slice(0, half), f.first, start-1), s.segmentOf(p.slice(half, len(p.IDs)), start, f.last)}, start
+	left, right := p.slice(0, half), p.slice(half, len(p.IDs))
+	return []*segment{
+		s.segmentOf(left, s.shape(left, f.first, start-1)),
+		s.segmentOf(right, s.shape(right, start, f.last)),
+	}, start
 }
 
 // replaceMeltedLocked replaces f.s by pieces. If f.s was written to, it sets f.s to the present
@@ -67,24 +71,24 @@ func (t *Table) replaceMeltedLocked(f *frozen, pieces []*segment, start uint64) 
 }
 
 // shape returns the shape of a segment with the page's rows.
-func (p *Page) shape(first, last uint64) shape {
+func (s *salts) shape(p *Page, first, last uint64) shape {
 	slots := make([]slotID, len(p.IDs))
 	for i, id := range p.IDs {
 		slots[i].id = id
 	}
-	return shapeOf(slots, first, last)
+	return s.class.shapeOf(slots, first, last)
 }
 
-// segmentOf returns a segment with a page's rows and the range first … last. The page may have
-// rowsMax rows at most. The epoch of the segment is not set.
-func (s *salts) segmentOf(p *Page, first, last uint64) *segment {
+// segmentOf returns a segment with a page's rows and the given shape, at most twice as large. The page
+// may have rowsMax rows at most. The epoch of the segment is not set.
+func (s *salts) segmentOf(p *Page, sh shape) *segment {
 	words := 1
 	for i, v := range p.Counts {
 		if v != 0 {
 			words = max(words, i%p.Width/wordColumns+1)
 		}
 	}
-	return s.mustBuild(p.shape(first, last), words, 0, func(n *segment) bool {
+	return s.mustBuild(sh, words, 0, func(n *segment) bool {
 		var row [ColumnsMax]int64
 		for i, id := range p.IDs {
 			copy(row[:], p.Row(i))

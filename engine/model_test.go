@@ -57,7 +57,7 @@ const testSecret = 20121122
 
 // newTable returns a table. When the test ends, its whole structure is checked.
 func newTable(t testing.TB) *Table {
-	tab := newTableOf(testSecret)
+	tab := newTableOf(testSecret, allIDs)
 	t.Cleanup(func() {
 		if err := tab.Check(); err != nil {
 			t.Error(err)

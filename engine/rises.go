@@ -42,6 +42,12 @@ type Rises struct {
 	lost    bool // there were too many rises; Take resets it
 }
 
+func newRises(mu *sync.Mutex) *Rises {
+	r := &Rises{}
+	r.init(mu)
+	return r
+}
+
 func (r *Rises) init(mu *sync.Mutex) {
 	*r = Rises{mu: mu}
 	for column := range r.places {

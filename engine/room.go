@@ -34,7 +34,7 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64, words int) {
 	s := d.segs[i].Load()
 	inOrder := i == len(d.segs)-1 && id > s.maxID && s.cold == nil // maxID does not cover cold rows
 	if inOrder && s.rows >= appendRowsMin {
-		right := newSegment(newGeometry(bucketsMax, false, id, t.salts.next()), bucketsMax, words, t.mu.epoch)
+		right := newSegment(newGeometry(bucketsMax, false, id, t.salts.class, t.salts.next()), bucketsMax, words, t.mu.epoch)
 		t.dir.Store(d.with(i, nil, id, right))
 		return
 	}
@@ -45,7 +45,7 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64, words int) {
 	if s.covers(id) && len(slots) == s.rows {
 		want = max(want, rowsFor(len(s.buckets), s.wide)+1)
 	}
-	sh := shapeFor(want, slots, id, d.first(i), d.last(i))
+	sh := t.salts.class.shapeFor(want, slots, id, d.first(i), d.last(i))
 	if sh.buckets <= bucketsMax {
 		if n := t.salts.build(sh, max(words, s.wordsUsed(slots)), t.mu.epoch, s.copier(slots)); n != nil {
 			n.cold, n.seal = s.cold, s.seal
@@ -128,7 +128,7 @@ func (t *Table) reshapeLocked(i, words int) {
 // of them. The new segment has no cold part. It has as many words per row as these rows need, but
 // at least the given number.
 func (t *Table) mustRebuild(s *segment, slots []slotID, words int, first, last uint64) *segment {
-	sh := shapeOf(slots, first, last)
+	sh := t.salts.class.shapeOf(slots, first, last)
 	return t.salts.mustBuild(sh, max(words, s.wordsUsed(slots)), t.mu.epoch, s.copier(slots))
 }
 

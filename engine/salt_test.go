@@ -16,11 +16,11 @@ func craftedIDs(buckets, doublings int, salts []uint64) (ids []uint64) {
 	for i := range doublings {
 		size := buckets << i
 		for _, salt := range salts {
-			g := newGeometry(size, true, 0, salt)
-			found, divisor := 0, g.divisor()
+			g := newGeometry(size, true, 0, allIDs, salt)
+			found, inv := 0, g.inverse()
 			for remainder := uint64(0); found < 2*slotsWide+1; remainder++ {
 				want := place{5, 9, remainder<<tagShift | tagUsed}
-				id := g.idAt(want.first, want.tag, uint64(size), divisor)
+				id := g.idAt(want.first, want.tag, uint64(size), inv)
 				if g.place(id, uint64(size)) == want { // not every remainder is that of an id
 					ids = append(ids, id)
 					found++
@@ -33,7 +33,7 @@ func craftedIDs(buckets, doublings int, salts []uint64) (ids []uint64) {
 
 // saltsOf returns the first n salts that a table draws from a secret.
 func saltsOf(secret uint64, n int) []uint64 {
-	from, list := salts{secret: secret}, make([]uint64, n)
+	from, list := salts{secret: secret, class: allIDs}, make([]uint64, n)
 	for i := range list {
 		list[i] = from.next()
 	}
@@ -108,7 +108,7 @@ func TestCraftedIDsOfAnySalts(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		guessed := rapid.SliceOfN(rapid.Uint64(), 8, 8).Draw(rt, "guessed salts")
 		secret := rapid.Uint64().Draw(rt, "secret")
-		tab := newTableOf(secret)
+		tab := newTableOf(secret, allIDs)
 		attack(rt, tab, craftedIDs(bucketsFor(2500, true), 3, guessed))
 		if err := tab.Check(); err != nil {
 			rt.Fatal(err)
@@ -129,11 +129,11 @@ func TestIDsOfARuleFindRoom(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(7, 8))
 			for range 100 {
-				from := salts{secret: r.Uint64()}
+				from := salts{secret: r.Uint64(), class: allIDs}
 				for _, rows := range []int{30, 300, 3000} {
 					first, by := r.Uint64(), step(r)
 					buckets := bucketsFor(2*rows, true)
-					n := newSegment(newGeometry(buckets, true, 0, from.next()), buckets, 1, 0)
+					n := newSegment(newGeometry(buckets, true, 0, allIDs, from.next()), buckets, 1, 0)
 					for i := range uint64(rows) {
 						if !n.insert(first+i*by, []int64{1, 0, 0, 0}) {
 							t.Fatalf("%d rows from %d by %d find no room", rows, first, by)
@@ -149,7 +149,7 @@ func TestIDsOfARuleFindRoom(t *testing.T) {
 // results, refuse the same ops, and have the same digest and rows.
 func TestSaltsDecideNoAnswer(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
-	tables := []*Table{newTableOf(1), newTableOf(2), newTableOf(3)}
+	tables := []*Table{newTableOf(1, allIDs), newTableOf(2, allIDs), newTableOf(3, allIDs)}
 	ids := make([]uint64, 25_000)
 	for i := range ids {
 		ids[i] = r.Uint64() >> r.IntN(20)
@@ -197,10 +197,10 @@ func pageInOneBucket(salts []uint64, each int) *Page {
 	const rows, bits = 2048, 45
 	ids := []uint64{0, 1<<bits - 1} // the first and the last id decide the geometry
 	for _, salt := range salts {
-		g := geometryOf(bits, rows/bucketRows, 0, salt)
-		divisor := g.divisor()
+		g := geometryOf(bits, rows/bucketRows, 0, 1, salt)
+		inv := g.inverse()
 		for i := range uint64(each) {
-			ids = append(ids, g.idAt(5, i<<tagShift|tagUsed, rows/bucketRows, divisor))
+			ids = append(ids, g.idAt(5, i<<tagShift|tagUsed, rows/bucketRows, inv))
 		}
 	}
 	r := rand.New(rand.NewPCG(1, 2))

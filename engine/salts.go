@@ -15,6 +15,7 @@ import (
 // a snapshot, or whether an op is refused.
 type salts struct {
 	secret uint64
+	class  Class // all ids of the table; never changes
 	drawn  atomic.Uint64
 }
 
@@ -34,12 +35,12 @@ const saltsMax = 8
 // build makes a segment of the given shape, fills it with fill, and returns it. It returns nil if
 // the rows do not fit with any of saltsMax salts.
 func (s *salts) build(sh shape, words int, epoch uint64, fill func(*segment) bool) *segment {
-	n := newSegment(newGeometry(sh.buckets, sh.wide, sh.base, s.next()), sh.buckets, words, epoch)
+	n := newSegment(newGeometry(sh.buckets, sh.wide, sh.base, s.class, s.next()), sh.buckets, words, epoch)
 	for range saltsMax - 1 {
 		if fill(n) {
 			return n
 		}
-		n.reset(newGeometry(sh.buckets, sh.wide, sh.base, s.next()))
+		n.reset(newGeometry(sh.buckets, sh.wide, sh.base, s.class, s.next()))
 	}
 	if fill(n) {
 		return n

@@ -34,8 +34,30 @@ func (s *sealState) putOff() {
 // written since it was sealed. If too many were, Seal melts the segment, even if it is not old.
 // rows is the number of rows that Seal has packed. next is the start for the next call; more is
 // false once all segments are checked. Seal never seals the last segment, because new ids come to
-// it. Calls must run concurrently neither with each other nor with Freeze.
+// it. Calls must run concurrently neither with each other nor with Freeze nor with a step of a Parting.
 func (t *Table) Seal(start uint64, isOld func(first, last uint64) bool) (rows int, next uint64, more bool) {
+	p := t.dir.Load().parted()
+	if p == nil || t.sealing == len(p.tables) && start != 0 {
+		return sealNext(t, start, isOld)
+	}
+	if start == 0 {
+		t.sealing = 0
+	}
+	table := p.tables[t.sealing]
+	if start <= 1 { // the range of its first segment begins at 0, but its first row has a higher id
+		least := table.Least()
+		of := isOld
+		isOld = func(first, last uint64) bool { return of(max(first, least), last) }
+	}
+	if rows, next, more = sealNext(table, start, isOld); !more {
+		t.sealing++
+		return rows, 1, true
+	}
+	return rows, next, more
+}
+
+// sealNext is Seal for one table without its parts.
+func sealNext(t *Table, start uint64, isOld func(first, last uint64) bool) (rows int, next uint64, more bool) {
 	f, next, more := t.sealable(start, isOld)
 	if f == nil {
 		return 0, next, more

@@ -44,7 +44,7 @@ func TestSealedRowsCount(t *testing.T) {
 
 func sealedRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 12))
-	tab, plain, want, cold := newTableOf(testSecret), newTable(t), model{}, &memCold{}
+	tab, plain, want, cold := newTableOf(testSecret, allIDs), newTable(t), model{}, &memCold{}
 	known := make([]uint64, 13_000) // enough rows for several segments
 	for i := range known {
 		known[i] = idOf(r, i)

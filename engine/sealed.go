@@ -191,14 +191,14 @@ func (s *sealed) Load(first, last uint64, p *Page) error {
 		id uint64
 		at uint // the bit at which its counts begin
 	}
-	rows, divisor := make([]found, 0, s.rows), s.divisor()
+	rows, inv := make([]found, 0, s.rows), s.inverse()
 	for bucket := range s.buckets {
 		at, end := s.begins(bucket), s.begins(bucket+1)
 		for remainder, more := ^uint64(0), false; ; at = s.skip(at) {
 			if remainder, at, more = s.nextRow(remainder, at, end); !more {
 				break
 			}
-			id := s.idAt(bucket, remainder<<tagShift|tagUsed, s.buckets, divisor)
+			id := s.idAt(bucket, remainder<<tagShift|tagUsed, s.buckets, inv)
 			if id >= first && id <= last {
 				rows = append(rows, found{id, at})
 			}

@@ -152,7 +152,7 @@ func BenchmarkSealedLoad(b *testing.B) {
 		} {
 			b.Run(stream.name+"/"+name, func(b *testing.B) {
 				for b.Loop() {
-					tab, with := newTableOf(testSecret), new(Sealer)
+					tab, with := newTableOf(testSecret, allIDs), new(Sealer)
 					for _, p := range pages {
 						if err := load(tab, p, with); err != nil {
 							b.Fatal(err)

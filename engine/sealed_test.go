@@ -61,7 +61,7 @@ func TestSealedRowsReadAsTheyWere(t *testing.T) {
 
 func sealedReads(t *testing.T, r *rand.Rand, p *Page) {
 	t.Helper()
-	s := new(Sealer).seal(p, &salts{secret: testSecret})
+	s := new(Sealer).seal(p, &salts{secret: testSecret, class: allIDs})
 	if s.rows != len(p.IDs) {
 		t.Fatalf("%d rows sealed of %d", s.rows, len(p.IDs))
 	}
@@ -90,7 +90,7 @@ func TestSealedRowsAreSmall(t *testing.T) {
 	for name, bytesMax := range map[string]float64{"dense in order": 5.5, "weibo in order": 8.2, "any 64 bits": 11.5} {
 		t.Run(name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, 2))
-			s := new(Sealer).seal(pageOfShape(r, rowsMax, 4, idShapes[name], smallCount), &salts{secret: testSecret})
+			s := new(Sealer).seal(pageOfShape(r, rowsMax, 4, idShapes[name], smallCount), &salts{secret: testSecret, class: allIDs})
 			if perRow := float64(s.bytes()) / float64(s.rows); perRow > bytesMax {
 				t.Errorf("%.2f bytes a row", perRow)
 			}

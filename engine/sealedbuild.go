@@ -38,7 +38,7 @@ func (x *Sealer) seal(p *Page, salts *salts) *sealed {
 	buckets := len(p.IDs) / bucketRows
 	s := &sealed{buckets: uint64(buckets), rows: len(p.IDs), minID: first, maxID: last}
 	for tries := 1; ; tries++ {
-		s.geometry = geometryOf(bits.Len64(last-first), buckets, first, salts.next())
+		s.geometry = geometryOf(bits.Len64((last-first)/uint64(salts.class.Stride)), buckets, first, salts.class.Stride, salts.next())
 		if x.count(s, p.IDs) <= bucketRowsMax {
 			break
 		}

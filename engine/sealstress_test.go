@@ -16,7 +16,7 @@ import (
 func TestTiersBesideTheWriter(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(4, 44))
-	tab, plain, want, cold := newTableOf(testSecret), newTable(t), model{}, &memCold{}
+	tab, plain, want, cold := newTableOf(testSecret, allIDs), newTable(t), model{}, &memCold{}
 	known := make([]uint64, 25_000)
 	ops := make([]Op, len(known))
 	for i := range known {

@@ -68,6 +68,7 @@ type watcher uint8
 const (
 	toFreeze watcher = 1 << iota // Table.Watch
 	toSeal                       // Table.Seal
+	toPart                       // Parting.Step
 )
 
 // sealState is the state that Seal keeps for a segment. Table.mu guards it.
@@ -244,11 +245,11 @@ func hasOverflow(word uint64) bool {
 
 // each calls fn with every row's slot and id. Nothing may change the segment meanwhile.
 func (s *segment) each(fn func(slot int, id uint64)) {
-	buckets, divisor := uint64(len(s.buckets)), s.divisor()
+	buckets, inv := uint64(len(s.buckets)), s.inverse()
 	for i := range s.buckets {
 		for j := firstSlot(s.wide); j < lineWords; j++ {
 			if tag := s.buckets[i].tag(j, s.wide); tag != 0 {
-				fn(i*lineWords+j, s.idAt(uint64(i), tag, buckets, divisor))
+				fn(i*lineWords+j, s.idAt(uint64(i), tag, buckets, inv))
 			}
 		}
 	}

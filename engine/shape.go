@@ -7,25 +7,25 @@ type shape struct {
 	base    uint64 // first id of the window, if not wide
 }
 
-func shapeOf(slots []slotID, first, last uint64) shape {
+func (c Class) shapeOf(slots []slotID, first, last uint64) shape {
 	id := first
 	if len(slots) > 0 {
 		id = slots[0].id
 	}
-	return shapeFor(len(slots), slots, id, first, last)
+	return c.shapeFor(len(slots), slots, id, first, last)
 }
 
 // shapeFor returns the smallest shape for the given number of rows, in a segment that owns ids
 // first … last. The rows include that of id and those of slots. The shape is narrow if a narrow
 // window can cover the ids of these rows. It may have more than bucketsMax buckets.
-func shapeFor(rows int, slots []slotID, id, first, last uint64) shape {
+func (c Class) shapeFor(rows int, slots []slotID, id, first, last uint64) shape {
 	low, high := id, id
 	for _, r := range slots {
 		low, high = min(low, r.id), max(high, r.id)
 	}
 	buckets := bucketsFor(rows, false)
-	if base, ok := window(buckets, low, high, first, last); ok {
-		return shape{buckets: buckets, base: base}
+	if base, ok := c.window(buckets, low, high, first, last); ok {
+		return shape{buckets: buckets, base: c.floor(base)}
 	}
 	return shape{buckets: bucketsFor(rows, true), wide: true}
 }
@@ -35,8 +35,9 @@ func shapeFor(rows int, slots []slotID, id, first, last uint64) shape {
 // it has spare ids above high and below low. In the last segment most of them are above, because
 // ascending ids come there. In other segments, half are on either side. Without spare ids below,
 // each id of a descending sequence would be outside of the window and cause a rebuild.
-func window(buckets int, low, high, first, last uint64) (uint64, bool) {
-	span := uint64(1)<<narrowBits(buckets) - 1
+func (c Class) window(buckets int, low, high, first, last uint64) (uint64, bool) {
+	// The shape begins up to a stride lower.
+	span := (uint64(1)<<narrowBits(buckets)-1)*uint64(c.Stride) - uint64(c.Stride-1)
 	switch {
 	case last-first <= span:
 		return first, true

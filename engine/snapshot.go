@@ -12,6 +12,7 @@ type Snapshot struct {
 	table  *Table
 	epoch  uint64
 	segs   []*segment
+	parts  []*Snapshot // of the table's parts, whose rows come before those of segs
 	closed sync.Once
 
 	rows   int64
@@ -22,6 +23,21 @@ type Snapshot struct {
 func (t *Table) Snapshot() *Snapshot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	s := captureLocked(t)
+	if p := t.dir.Load().parted(); p != nil {
+		p.lock()
+		defer p.unlock()
+		for _, table := range p.tables {
+			part := captureLocked(table)
+			s.parts = append(s.parts, part)
+			s.rows, s.digest = s.rows+part.rows, s.digest+part.digest
+		}
+	}
+	return s
+}
+
+// captureLocked captures a table without its parts.
+func captureLocked(t *Table) *Snapshot {
 	d := t.dir.Load()
 	s := &Snapshot{table: t, epoch: t.mu.epoch, rows: t.rows.Load(), digest: t.digest.Load()}
 	s.segs = make([]*segment, len(d.segs))
@@ -45,6 +61,9 @@ func (s *Snapshot) Close() {
 			seg.cold.release()
 		}
 		s.segs = nil
+		for _, part := range s.parts {
+			part.Close()
+		}
 	})
 }
 
@@ -52,10 +71,13 @@ func (s *Snapshot) Close() {
 func (s *Snapshot) Rows() int64    { return s.rows }
 func (s *Snapshot) Digest() uint64 { return s.digest }
 
-// Pages calls fn with all rows in ascending id order, one page per segment. It reads cold rows from
-// disk. A page is valid only during the call. Pages stops at the first error of fn or of a read,
+// Pages calls fn with all rows in ascending id order, in pages of about a segment. It reads cold rows
+// from disk. A page is valid only during the call. Pages stops at the first error of fn or of a read,
 // and returns it.
 func (s *Snapshot) Pages(fn func(*Page) error) error {
+	if err := s.mergeParts(fn); err != nil {
+		return err
+	}
 	var c collector
 	for _, seg := range s.segs {
 		p, err := c.collectAll(seg, 0, seg.widest())
@@ -83,6 +105,9 @@ type Part struct {
 // sealed rows. A part is valid only during the call. Parts stops at fn's first error and returns
 // it.
 func (s *Snapshot) Parts(fn func(*Part) error) error {
+	if err := s.mergeParts(func(p *Page) error { return fn(&Part{Page: p}) }); err != nil {
+		return err
+	}
 	var c collector
 	hot := func(p *Page, from, to int) error {
 		var some Page
@@ -139,9 +164,15 @@ func (s *Snapshot) Parts(fn func(*Part) error) error {
 func (t *Table) Scan(start uint64, width int, fn func(*Page) bool) error {
 	var c collector
 	for {
-		seg, last := t.copySegment(start)
-		p, err := c.collectAll(seg, start, width)
-		seg.cold.release()
+		seg, parts, last := t.copySegment(start)
+		var p *Page
+		var err error
+		if seg == nil {
+			p, err = pageOfParts(parts, start, last, width)
+		} else {
+			p, err = c.collectAll(seg, start, width)
+			seg.cold.release()
+		}
 		if err != nil {
 			return err
 		}
@@ -153,16 +184,22 @@ func (t *Table) Scan(start uint64, width int, fn func(*Page) bool) error {
 }
 
 // copySegment returns a copy of the segment that owns id, and the last id that the segment owns.
-// The caller must release the copy's cold part. Copying blocks writes only for microseconds;
+// The caller must release the copy's cold part. If the row of id is in a part, copySegment returns
+// instead a run for each part, with a copy of a segment, and the last id that all these segments
+// own. Copying blocks writes only for microseconds;
 // sorting the rows under the lock would block them for longer.
-func (t *Table) copySegment(id uint64) (*segment, uint64) {
+func (t *Table) copySegment(id uint64) (own *segment, parts []*run, last uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := t.dir.Load()
+	if p := d.parted(); p != nil && p.has(id) {
+		parts, last = p.copySegments(id)
+		return nil, parts, last
+	}
 	i := d.find(id)
 	s := d.segs[i].Load().clone(t.mu.epoch)
 	s.cold.retain()
-	return s, d.last(i)
+	return s, nil, d.last(i)
 }
 
 // collector copies the rows of segments into a page. It reuses its memory.

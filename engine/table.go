@@ -9,7 +9,7 @@ import (
 )
 
 // Table is one shard's rows. Get, GetMany, Digest and Stats are safe for concurrent use and take no
-// lock. If the writer is moving a row or changing several of its words, a read retries until the
+// lock, unless a Parting has moved rows of the table. If the writer is moving a row or changing several of its words, a read retries until the
 // writer is done. Apply, Scan and Snapshot exclude each other. Rows may be on disk (cold):
 // freeze.go moves them there, and cold.go reads them.
 type Table struct {
@@ -31,8 +31,11 @@ type Table struct {
 
 	salts salts
 
-	Rises Rises // guarded by mu
+	Rises *Rises // guarded by mu
 
+	sealing int // index of the part that Seal checks; only Seal uses it
+
+	// If the table is parted, rows, digest and mu.digest are those of its own segments.
 	mu struct {
 		sync.Mutex
 		digest   uint64
@@ -43,16 +46,24 @@ type Table struct {
 }
 
 // New returns an empty table.
-func New() *Table { return newTableOf(newSecret()) }
+func New() *Table { return NewOf(allIDs) }
 
-// newTableOf is like New, but with a given secret for the salts.
-func newTableOf(secret uint64) *Table {
+// NewOf returns an empty table of a class of ids. Apply panics if the id of an op is not in the
+// class; such an id reads as zeros.
+func NewOf(class Class) *Table { return newTableOf(newSecret(), class) }
+
+// newTableOf is like NewOf, but with a given secret for the salts.
+func newTableOf(secret uint64, class Class) *Table {
 	t := &Table{}
-	t.salts.secret = secret
+	t.salts.secret, t.salts.class = secret, class
 	t.mu.epoch = 1
-	t.Rises.init(&t.mu.Mutex)
-	d := newDirectory(1)
-	d.segs[0].Store(newSegment(newGeometry(bucketsMin, false, 0, t.salts.next()), bucketsMin, 1, t.mu.epoch))
+	t.Rises = newRises(&t.mu.Mutex)
+	var k *keys
+	if class.Stride > 1 {
+		k = &keys{class: class}
+	}
+	d := newDirectory(1, k)
+	d.segs[0].Store(newSegment(newGeometry(bucketsMin, false, class.Residue, class, t.salts.next()), bucketsMin, 1, t.mu.epoch))
 	t.dir.Store(d)
 	return t
 }
@@ -61,6 +72,9 @@ func newTableOf(secret uint64) *Table {
 // returns false if the row may be cold; then the caller must call ReadCold. It does not allocate.
 func (t *Table) Get(id uint64, dst []int64) bool {
 	d := t.dir.Load()
+	if d.keys != nil {
+		d = d.keys.dirOf(d, id)
+	}
 	s := d.segs[d.find(id)].Load()
 	if s.covers(id) && s.readAt(s.place(id), dst) {
 		return true
@@ -78,6 +92,9 @@ func (t *Table) Has(id uint64) bool {
 // an op takes memory for every row of the segment, even if it adds no row.
 func (t *Table) Widens(op *Op) bool {
 	d := t.dir.Load()
+	if d.keys != nil {
+		d = d.keys.dirOf(d, op.ID)
+	}
 	words := (d.segs[d.find(op.ID)].Load().widest() + wordColumns - 1) / wordColumns
 	for i := range op.Cells {
 		c := &op.Cells[i]
@@ -103,6 +120,10 @@ func (t *Table) GetMany(ids []uint64, width int, dst []int64, cold []int) []int 
 	for from := 0; from < len(ids); from += pageRows {
 		page, anySealed := ids[from:min(len(ids), from+pageRows)], false
 		for i, id := range page {
+			d := d
+			if d.keys != nil {
+				d = d.keys.dirOf(d, id)
+			}
 			s := d.segs[d.find(id)].Load()
 			segs[i] = s
 			if s.covers(id) {
@@ -185,7 +206,20 @@ func (t *Table) addColdLocked(last uint64) {
 // Digest returns the linear digest of the table: the sum over all counts of
 // hash(id, column) × count, mod 2^64. Tables of equal rows have equal digests,
 // whatever ops made them.
-func (t *Table) Digest() uint64 { return t.digest.Load() }
+func (t *Table) Digest() uint64 {
+	digest := t.digest.Load()
+	p := t.dir.Load().parted()
+	if p == nil { // so no row was in a part when digest was loaded
+		return digest
+	}
+	t.mu.Lock() // rows are moved to the parts under mu
+	defer t.mu.Unlock()
+	digest = t.mu.digest
+	for _, table := range p.tables {
+		digest += table.digest.Load()
+	}
+	return digest
+}
 
 // cellHash returns the factor of a count in the digest: the finalizer of splitmix64 (Steele, Lea
 // and Flood, 2014) of id and column.
@@ -218,6 +252,24 @@ type Stats struct {
 
 // Stats returns the size of the table. Rows and Bytes may be from slightly different moments.
 func (t *Table) Stats() Stats {
+	st := ownStats(t)
+	p := t.dir.Load().parted()
+	if p == nil { // so no row was in a part
+		return st
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	st = ownStats(t)
+	for _, table := range p.tables {
+		part := table.Stats()
+		st.Rows, st.Segments, st.Bytes = st.Rows+part.Rows, st.Segments+part.Segments, st.Bytes+part.Bytes
+		st.SealedRows, st.SealedBytes = st.SealedRows+part.SealedRows, st.SealedBytes+part.SealedBytes
+	}
+	return st
+}
+
+// ownStats returns the size of a table without its parts.
+func ownStats(t *Table) Stats {
 	d := t.dir.Load()
 	st := Stats{Rows: uint64(t.rows.Load()), Segments: len(d.segs), Bytes: uint64(unsafe.Sizeof(*t))}
 	var divided map[Generation]bool // generations of divided parts that were counted already

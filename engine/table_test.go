@@ -53,7 +53,7 @@ func TestAgainstModel(t *testing.T) {
 			ids[i] = shape(r, i)
 		}
 		columns := rapid.SampledFrom([]int{1, 3, 4, 5, ColumnsMax}).Draw(rt, "columns")
-		tab, m := newTableOf(testSecret), model{}
+		tab, m := newTableOf(testSecret, allIDs), model{}
 		for range rapid.IntRange(1, 30).Draw(rt, "batches") {
 			applyBatch(rt, r, tab, m, ids, columns)
 		}
