@@ -201,7 +201,7 @@ func (m *Base) splitBy(e *SplitEntry, index uint64, done func()) (err error) {
 			m.splitAt.Store(index)
 			done()
 		}
-		if err = m.Split(s, others); !errors.Is(err, errUneven) {
+		if err = m.Split(s, others); !errors.Is(err, ErrUneven) {
 			break
 		}
 	}
@@ -257,7 +257,7 @@ func (m *Base) take(part *Parked, e *AdoptEntry, index uint64, done func()) erro
 	}
 	if held.Stats().Rows != e.Rows || held.Digest()+from.positions != e.Digest {
 		held.Dispose()
-		return fmt.Errorf("cannot adopt: %w", errUneven)
+		return fmt.Errorf("%w: its copy does not add up to it", ErrOtherPart)
 	}
 	m.whole.Lock()
 	m.publish(held, m.first)

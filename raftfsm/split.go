@@ -48,7 +48,7 @@ var ErrUndivided = errors.New("a shard of this kind cannot be split")
 //
 // Each part has a copy of the request memory. So the digest of each part includes that of all
 // positions. A Split that returns ErrVoid changes nothing. If the copies do not add up to the shard, Split
-// returns errUneven.
+// returns ErrUneven.
 func (m *Base) Split(s *Split, others []Machine) error {
 	if m.Route() != s.From || s.Attempt <= m.abandoned {
 		return ErrVoid
@@ -83,11 +83,11 @@ func (m *Base) Split(s *Split, others []Machine) error {
 	return nil
 }
 
-// errUneven is returned by Split if the rows or digests of the parts do not add up to those of the
+// ErrUneven is returned by Split if the rows or digests of the parts do not add up to those of the
 // shard. It is a fault of this machine's memory, because the copy depends only on the contents.
-var errUneven = errors.New("the parts do not add up to the shard")
+var ErrUneven = errors.New("the parts do not add up to the shard")
 
-// checkParts returns errUneven unless the parts add up to the contents. All replicas of a child compare
+// checkParts returns ErrUneven unless the parts add up to the contents. All replicas of a child compare
 // their part only with the leader's, so a wrong part of the leader would spread.
 func (m *Base) checkParts(parts []Contents) error {
 	rows, digest := m.contents.Stats().Rows, m.contents.Digest()
@@ -96,7 +96,7 @@ func (m *Base) checkParts(parts []Contents) error {
 		digest -= part.Digest()
 	}
 	if rows != 0 || digest != 0 {
-		return errUneven
+		return ErrUneven
 	}
 	return nil
 }

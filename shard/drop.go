@@ -102,8 +102,11 @@ func (n *replicas) removeDropped(view *catalog.View) {
 	for _, r := range n.registry.dirs.Replicas(func(group uint32) bool {
 		return view.Dropped(group) && table.byNumber[group] == nil && !open[group]
 	}) {
-		n.cfg.Logger.Info("the keyspace of this node's replica was dropped, or the attempt to split its parent was abandoned; the replica is deleted",
-			"group", r.Group, "replica", replica.RaftID(n.cfg.NodeKey, r.Number), "attempt", attempts[r.Group])
+		logger := n.cfg.Logger.With("group", r.Group, "replica", replica.RaftID(n.cfg.NodeKey, r.Number))
+		if attempt := attempts[r.Group]; attempt > 0 {
+			logger = logger.With("attempt", attempt)
+		}
+		logger.Info("the keyspace of this node's replica was dropped, or the attempt to split its parent was abandoned; the replica is deleted")
 		if err := n.registry.dirs.MoveAside(r.Group, r.Number); err != nil {
 			if !n.lacks(err) {
 				n.fatal(fmt.Errorf("cannot delete the replica of a keyspace that was dropped: %w", err))

@@ -247,7 +247,7 @@ func loseAndTouch(t *testing.T, n *Node, number uint32, touch func(r *localRepli
 	})
 	eventually(t, "it serves", func() bool { return n.Ready() == nil })
 	eventually(t, "repairs may begin", func() bool {
-		n.registry.shardOf(number).replica.Load().repairAt = time.Time{}
+		n.registry.shardOf(number).repairAt = time.Time{}
 		return !n.repairing.Load()
 	})
 }

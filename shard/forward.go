@@ -41,12 +41,22 @@ func (wr *writer) forward(p *part, w *Write) *propose.Proposal {
 			err = fmt.Errorf("%w: %w", errs.ErrTooLate, err)
 		}
 		if err != nil {
-			q.Err = rpc.Fate(err)
+			q.Err = rpc.Fate(g.orAbandoned(err))
 			return
 		}
-		q.Err, q.Result, q.Ops, q.Width = settled.Err, settled.Result, settled.Ops, settled.Width
+		q.Err, q.Result, q.Ops, q.Width = g.orAbandoned(settled.Err), settled.Result, settled.Ops, settled.Width
 	}()
 	return q
+}
+
+// orAbandoned returns err of another node. If that node answers that the group of a part was dropped, perhaps only
+// the attempt to split its parent was abandoned. Then the caller has to route anew, and not to answer that the
+// keyspace does not exist. The catalog here soon shows which one it is.
+func (g *shardReplica) orAbandoned(err error) error {
+	if g.parent != 0 && errors.Is(err, errs.ErrUnknownKeyspace) {
+		return fmt.Errorf("%w: group %d was dropped, or the attempt to make it was abandoned", errs.ErrMisrouted, g.number)
+	}
+	return err
 }
 
 // newForwardBatcher returns the batcher that sends parts of writes to the leader of a group.

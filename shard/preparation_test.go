@@ -2,8 +2,11 @@ package shard
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
+	"path/filepath"
+	"sync/atomic"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -23,9 +26,21 @@ import (
 // preparedParent is a replica with rows and outboxes, some of them on disk.
 func preparedParent(t *testing.T) (tiering.Parent, *counters.Machine) {
 	t.Helper()
-	store, err := cold.Open(cold.Config{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { t.Error(err) }})
-	mustDo(t, err)
+	store := openColdStore(t, t.TempDir())
 	t.Cleanup(func() { mustDo(t, store.Close()) })
+	return preparedIn(t, store)
+}
+
+func openColdStore(t *testing.T, dir string) *cold.Store {
+	t.Helper()
+	store, err := cold.Open(cold.Config{Dir: dir, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { t.Error(err) }})
+	mustDo(t, err)
+	return store
+}
+
+// preparedIn is preparedParent with its rows on disk in the store.
+func preparedIn(t *testing.T, store *cold.Store) (tiering.Parent, *counters.Machine) {
+	t.Helper()
 	rows, err := store.Group(1)
 	mustDo(t, err)
 	m := counters.New(raftfsm.Places{Cold: rows, Bodies: spill.Place{Store: store, Group: 1}})
@@ -120,6 +135,71 @@ func TestPreparationOfADamagedReplica(t *testing.T) {
 	p.Wait()
 	if !parent.Machine.Damage.Found() || p.Space.Kept() > 0 {
 		t.Errorf("noted %v, %d bytes kept", parent.Machine.Damage.Found(), p.Space.Kept())
+	}
+}
+
+// Damage of cold rows that only a stored snapshot names is no damage of the replica. The replica is not ready, and
+// takes another snapshot.
+func TestPreparationReplacesADamagedSnapshot(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	written := openColdStore(t, dir)
+	_, m := preparedIn(t, written)
+	leaveMemory(t, m)
+	codectest.Persisted(t, m) // a stored snapshot names the cold rows
+	m.Close()
+	mustDo(t, written.Close())
+	store, files := openColdStore(t, dir), filepath.Join(dir, "*.sst")
+	eventually(t, "the rows that were in Pebble's log are in its files", func() bool {
+		found, err := filepath.Glob(files)
+		return err == nil && len(found) > 0
+	})
+	mustDo(t, store.Close())
+	flipLargest(t, files)
+	store = openColdStore(t, dir)
+	t.Cleanup(func() { mustDo(t, store.Close()) })
+	parent, _ := preparedIn(t, store)
+	var saves atomic.Int64
+	parent.Save = func() error {
+		if saves.Add(1) == 1 {
+			return replica.ErrNoRoom
+		}
+		return nil
+	}
+	p := &tiering.Preparations{Space: &tiering.SnapshotSpace{Free: func() (uint64, error) { return 10_000, nil }}}
+	eventually(t, "the replica is not ready", func() bool { return errors.Is(p.Prepare(3, parent), replica.ErrNoRoom) })
+	eventually(t, "the replica takes a snapshot", func() bool {
+		err := p.Prepare(3, parent)
+		return err != nil && !errors.Is(err, tiering.ErrPreparing) && !errors.Is(err, replica.ErrNoRoom)
+	})
+	p.Wait()
+	if parent.Machine.Damage.Found() || saves.Load() != 2 {
+		t.Errorf("damage noted %v, %d snapshots", parent.Machine.Damage.Found(), saves.Load())
+	}
+	p.End(1, 4)
+	p.Wait()
+}
+
+// A replica restores by itself what lives only in memory.
+func TestDamageOfMemory(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		errs []error
+		want bool
+	}{
+		{nil, false},
+		{[]error{spill.ErrLost}, true},
+		{[]error{fmt.Errorf("%w: %w", raftfsm.ErrStuck, raftfsm.ErrUneven)}, true},
+		{[]error{raftfsm.ErrUneven, cold.ErrDamaged}, false},
+		{[]error{raftfsm.ErrStuck}, false},
+	} {
+		d := &tiering.Damage{Logger: slog.New(slog.DiscardHandler)}
+		for _, err := range c.errs {
+			d.Note(err)
+		}
+		if d.OfMemory() != c.want {
+			t.Errorf("%v: %v", c.errs, d.OfMemory())
+		}
 	}
 }
 

@@ -62,7 +62,8 @@ func (rd *reader) read(ks *Keyspace, q raftfsm.Query, ids []uint64, opt *ReadOpt
 	}
 }
 
-// splitError is a refusal of a read, because the shard has split.
+// splitError is a refusal of a read, because the shard has split, or because the attempt that made it was abandoned.
+// Then shard and modulus are 0.
 type splitError struct {
 	error
 	shard   int
@@ -204,7 +205,7 @@ func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt
 	}
 	if errs.RetryUntil(ctx, func() bool {
 		for _, node := range rd.readers(g) {
-			last = remote(ctx, node)
+			last = g.orAbandoned(remote(ctx, node))
 			if last == nil || errors.Is(last, errs.ErrBadToken) || errors.Is(last, errs.ErrUnknownKeyspace) || hasSplit(last) {
 				return true
 			}
@@ -220,6 +221,9 @@ func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt
 		}
 		if err == nil && rd.catalog.View().Dropped(g.space) {
 			err = errs.ErrUnknownKeyspace
+		}
+		if err == nil && rd.registry.shardOf(g.number) == nil {
+			err = &splitError{error: errs.ErrMisrouted} // the attempt that made the shard was abandoned
 		}
 		if err != nil {
 			last = err

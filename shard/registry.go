@@ -114,19 +114,30 @@ type keyspaceShards struct {
 	all   []*shardReplica // route.Shards of them; nil for a part that this node's catalog does not have yet
 }
 
+// hasParts reports whether this node's catalog has all parts of a parent.
+func (k *keyspaceShards) hasParts(parent int) bool {
+	for shard, g := range k.all {
+		if g == nil && k.route.Parent(shard) == parent {
+			return false
+		}
+	}
+	return true
+}
+
 // split returns the shards after a parent has split.
 func (k *keyspaceShards) split(parent int) *keyspaceShards {
 	return &keyspaceShards{route: k.route.Split(parent), all: k.all}
 }
 
-// publish replaces the shards of all keyspaces. Parents that have split stay split.
+// publish replaces the shards of all keyspaces. Parents that have split stay split, unless the catalog has abandoned
+// the attempt whose parts were taken for those of the split, and does not have these yet.
 func (s *registry) publish(groups *groupTable) {
 	s.routes.Lock()
 	defer s.routes.Unlock()
 	for first, was := range s.groups.Load().byFirst {
 		if shards := groups.byFirst[first]; shards != nil {
 			for shard := range was.all {
-				if was.route.Of(shard).Modulus > shards.route.Of(shard).Modulus {
+				if was.route.Of(shard).Modulus > shards.route.Of(shard).Modulus && shards.hasParts(shard) {
 					shards.route = shards.route.Split(shard)
 				}
 			}
@@ -146,10 +157,8 @@ func (s *registry) noteSplit(first uint32, parent int, modulus uint32) bool {
 		return false
 	}
 	if was.route.Of(parent).Modulus < modulus {
-		for shard, g := range was.all {
-			if g == nil && was.route.Parent(shard) == parent {
-				return false
-			}
+		if !was.hasParts(parent) {
+			return false
 		}
 		table.byFirst = maps.Clone(table.byFirst)
 		table.byFirst[first] = was.split(parent)

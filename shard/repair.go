@@ -20,8 +20,8 @@ import (
 // later entries, and no longer have the rows of this replica's state.
 
 const (
-	// repairAgainAfter is the shortest time from the start of a failed repair to the next repair
-	// of the same replica. A node runs one repair at a time, so that other replicas get their
+	// repairAgainAfter is the shortest time from the start of a repair to the next repair of a
+	// replica of the same group. A node runs one repair at a time, so that other replicas get their
 	// turn.
 	repairAgainAfter = 10 * time.Second
 )
@@ -35,10 +35,10 @@ func (n *replicas) repairIfDamaged(g *shardReplica, r *localReplica) {
 		}
 		r.damage.Note(err)
 	}
-	if !r.damage.Found() || !n.mayRepair(r) || time.Now().Before(r.repairAt) || n.repairing.Swap(true) {
+	if !r.damage.Found() || !n.mayRepair(r) || time.Now().Before(g.repairAt) || n.repairing.Swap(true) {
 		return
 	}
-	r.repairAt = time.Now().Add(repairAgainAfter)
+	g.repairAt = time.Now().Add(repairAgainAfter)
 	n.running.Go(func() { // ends with the repair, or when the node or the replica is stopping
 		defer n.repairing.Store(false)
 		ctx, cancel := context.WithCancel(context.Background())
@@ -80,17 +80,17 @@ func (n *replicas) helpAdopt(g *shardReplica, r *localReplica) bool {
 
 // mayRepair reports whether a damaged replica can be repaired, and may be closed for that.
 func (n *replicas) mayRepair(r *localReplica) bool {
-	if r.damage.OfBodies() && r.group.SoleVoter() {
-		return true // no other voter could lead, and the replica restores bodies from its own snapshot and log
+	if r.damage.OfMemory() && r.group.SoleVoter() {
+		return true // no other voter could lead
 	}
 	return !n.router.alone() && !r.group.Leads()
 }
 
-// repair replaces the state of a replica by a snapshot of another replica. If only feeds or
-// outboxes are damaged, repair just opens the replica again, because that restores them from the
-// replica's own snapshot and log.
+// repair replaces the state of a replica by a snapshot of another replica. If only data in memory is
+// damaged, such as feeds or outboxes, repair just opens the replica again, because that restores them
+// from the replica's own snapshot and log.
 func (n *replicas) repair(ctx context.Context, g *shardReplica, r *localReplica) error {
-	if r.damage.OfBodies() {
+	if r.damage.OfMemory() {
 		return n.reopen(g, r)
 	}
 	err := fmt.Errorf("%w: no other node is to hold it", errs.ErrNoQuorum)

@@ -41,6 +41,8 @@ type shardReplica struct {
 	hint    atomic.Pointer[string]
 	guesses atomic.Uint32 // number of calls of nextHolder, so that holders take turns
 
+	repairAt time.Time // earliest start of the next repair; only runReconcile uses it
+
 	ends    atomic.Bool // the keyspace was dropped, and endDropped has started
 	removed atomic.Bool // the keyspace was dropped, and this node has no open replica
 }
@@ -57,7 +59,6 @@ type localReplica struct {
 	tier       *tiering.Shard // for tiering of counters; nil for other kinds
 	closeFSM   sync.Once
 	mustReopen atomic.Bool // runReconcile must open the replica again
-	repairAt   time.Time   // earliest start of the next repair; only runReconcile uses it
 	stuckAt    time.Time   // when runReconcile first saw that an unborn replica is stuck
 	unrepaired atomic.Bool // no other replica could repair this one
 }

@@ -14,13 +14,14 @@ import (
 // its reader, and a write of a restore fails.
 func (w *Write) divisible(s int) bool { return w.sectionOf(s) == nil && !w.ID.Restores() }
 
-// noteSplit records that the part's shard has split, if the error of a try shows that. If the part is
-// not divisible, noteSplit settles it.
-func (p *part) noteSplit(err error, divisible bool) {
-	switch modulus := rpc.ModulusOf(err); {
-	case modulus <= p.route.Modulus:
+// noteSplit records that the part must be routed anew, if the error of a try shows that its shard has split, or if
+// the attempt that made the shard was abandoned. If the part is not divisible, noteSplit settles it.
+func (wr *writer) noteSplit(p *part, err error, divisible bool) {
+	modulus, abandoned := rpc.ModulusOf(err), wr.registry.shardOf(p.group.number) == nil
+	switch {
+	case modulus <= p.route.Modulus && !abandoned:
 	case divisible:
-		p.modulus = modulus
+		p.modulus, p.abandoned = modulus, abandoned
 	default:
 		p.settled = true
 	}
@@ -33,7 +34,11 @@ func (p *part) noteSplit(err error, divisible bool) {
 func (wr *writer) reroute(ps *parts, w *Write, judging bool) bool {
 	noted := false
 	for s := range ps.byShard {
-		if p := &ps.byShard[s]; p.open(judging) && p.modulus > 0 && wr.registry.noteSplit(ps.spaces[p.space].ks.FirstGroup, int(p.route.Residue), p.modulus) {
+		switch p := &ps.byShard[s]; {
+		case !p.open(judging):
+		case p.abandoned:
+			noted = true
+		case p.modulus > 0 && wr.registry.noteSplit(ps.spaces[p.space].ks.FirstGroup, int(p.route.Residue), p.modulus):
 			p.modulus, noted = 0, true
 		}
 	}
@@ -47,7 +52,7 @@ func (wr *writer) reroute(ps *parts, w *Write, judging bool) bool {
 	}
 	for s := range was {
 		p := &ps.byShard[s]
-		if p.open(false) && w.divisible(s) && p.route != ps.spaces[p.space].route.Of(int(p.route.Residue)) {
+		if p.open(false) && w.divisible(s) && (p.abandoned || p.route != ps.spaces[p.space].route.Of(int(p.route.Residue))) {
 			p.cancel()
 			ps.move(w, s)
 		}

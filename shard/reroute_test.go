@@ -121,9 +121,7 @@ func newGrowingKeyspace(t *testing.T, n *Node, seed uint64) *growingKeyspace {
 		w.machines[g.number] = m
 		w.lead(g)
 	}
-	router.registry.groups.Store(&groupTable{byFirst: map[uint32]*keyspaceShards{
-		growingFirst: {route: raftfsm.NewRoute(growingParents, growingParents, false), all: w.replicas[:growingParents]},
-	}})
+	router.registry.groups.Store(growingTable(raftfsm.NewRoute(growingParents, growingParents, false), w.replicas[:growingParents]))
 	return w
 }
 
@@ -147,7 +145,18 @@ func (w *growingKeyspace) follow() {
 		}
 	}
 	route := raftfsm.NewRoute(growingParents, growingParents*growingFactor, false).Growing(slices.Repeat([]uint32{growingParents}, growingParents))
-	w.wr.registry.publish(&groupTable{byFirst: map[uint32]*keyspaceShards{growingFirst: {route: route, all: all}}})
+	w.wr.registry.publish(growingTable(route, all))
+}
+
+// growingTable returns a table of groups with one keyspace.
+func growingTable(route raftfsm.Route, all []*shardReplica) *groupTable {
+	table := &groupTable{byFirst: map[uint32]*keyspaceShards{growingFirst: {route: route, all: all}}, byNumber: map[uint32]*shardReplica{}}
+	for _, g := range all {
+		if g != nil {
+			table.byNumber[g.number] = g
+		}
+	}
+	return table
 }
 
 // lead makes the node lead a group if it should. Its entries go to growingLog.

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -18,6 +19,7 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/rpc"
 )
 
 // growingKey returns a key that a shard judges once its parent has split.
@@ -337,4 +339,84 @@ func TestExecMarksItsKeyspace(t *testing.T) {
 		exec(3, 4)
 		return n.Catalog().Applied == applied
 	})
+}
+
+// staleParts returns parts of an attempt to split a parent that the catalog has abandoned, although the catalog of
+// this node still has them. Another node answers that their groups were dropped; asked is called before.
+func (w *growingKeyspace) staleParts(parent int, asked func()) (all []*shardReplica) {
+	all = slices.Clone(w.replicas)
+	for s := range all {
+		if s < growingParents {
+			continue
+		}
+		g := &shardReplica{number: w.replicas[s].number + 1, shard: s, kind: codec.KindCounters, parent: w.replicas[parent].number}
+		g.forward = rpc.NewBatcher(rpc.BatcherConfig[*propose.ForwardedPart, *propose.Proposal]{
+			Send: func(_ context.Context, parts []*propose.ForwardedPart) ([]*propose.Proposal, error) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				asked()
+				return nil, errs.ErrUnknownKeyspace
+			},
+			Size: func(f *propose.ForwardedPart) int { return len(f.Section) }, InFlight: 4, Items: 1000, Bytes: 1 << 20, CallItems: 10, CallBytes: 1 << 20,
+		})
+		w.t.Cleanup(g.forward.Close)
+		all[s] = g
+	}
+	return all
+}
+
+// A node takes the parts of an abandoned attempt for those of a later one, because its catalog is behind. Its
+// writes reach the right parts once the catalog has them, also if it first has neither, and no write is told that
+// the keyspace does not exist.
+func TestWriteToAnAbandonedPart(t *testing.T) {
+	t.Parallel()
+	n := growingNode(t)
+	moduli := slices.Repeat([]uint32{growingParents}, growingParents)
+	route := raftfsm.NewRoute(growingParents, growingParents*growingFactor, false).Growing(moduli)
+	for _, between := range []bool{false, true} { // the catalog of the node shows the abandon without the next attempt
+		for _, id := range []dedup.RequestID{{}, dedup.ByProducer([]byte("p"), 1), growingKey(2)} {
+			w, asked := newGrowing(t, n), 0
+			w.split(0)
+			w.behind = 1 << 30
+			stale := w.staleParts(0, func() {
+				switch asked++; {
+				case asked == 3 && between:
+					w.behind = 3
+					w.wr.registry.publish(growingTable(route, append(slices.Clone(w.replicas[:growingParents]), make([]*shardReplica, 4)...)))
+				case asked == 3:
+					w.behind = 0
+					w.follow()
+				}
+			})
+			w.wr.registry.publish(growingTable(route, stale))
+			u := of("write", id, 1, 2, 4)
+			if _, err := w.write(u, hinderedMax); err != nil || u.count() != 3 || asked < 3 {
+				t.Errorf("between %v, %v: %v, counted %v, %d calls to an abandoned part", between, id, err, u.counted, asked)
+			}
+		}
+	}
+}
+
+// A read that another node refuses, because it knows no such group, is routed anew once this node's catalog has
+// no such group either.
+func TestReadOfAnAbandonedPart(t *testing.T) {
+	t.Parallel()
+	n := growingNode(t)
+	w := newGrowing(t, n)
+	g, other := w.staleParts(0, func() {})[2], "n2.0"
+	g.hint.Store(&other)
+	rd := &reader{router: w.wr.router}
+	w.wr.registry.groups.Store(&groupTable{byNumber: map[uint32]*shardReplica{g.number: g}})
+	asked := 0
+	ctx, cancel := context.WithTimeout(t.Context(), hinderedMax)
+	defer cancel()
+	err := rd.ask(ctx, g, nil, &ReadOptions{}, nil, func(context.Context, string) error {
+		if asked++; asked == 3 {
+			w.wr.registry.groups.Store(&groupTable{})
+		}
+		return errs.ErrUnknownKeyspace
+	})
+	if !hasSplit(err) || asked != 3 {
+		t.Errorf("%v after %d calls", err, asked)
+	}
 }

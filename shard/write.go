@@ -45,6 +45,8 @@ type part struct {
 	unknown  bool              // a try of unknown outcome may have been proposed
 	modulus  uint32            // if the shard has split, the modulus that its refusal named
 	err      error             // error of the last try
+	// abandoned means that the attempt that made the part's shard was abandoned, so the ops need another shard.
+	abandoned bool
 }
 
 // len returns the number of ops. A write that only stores positions has none.
@@ -291,10 +293,10 @@ func (wr *writer) settle(ps *parts, w *Write, judging bool) {
 			}
 			p.settled = wr.draining.Load() || !mayTryAgain(err, w.ID.Exists())
 			if err != nil {
-				p.noteSplit(err, w.divisible(s))
+				wr.noteSplit(p, err, w.divisible(s))
 			}
 			p.err = p.fate(err)
-			again, split = again || !p.settled, split || p.modulus > 0
+			again, split = again || !p.settled, split || p.modulus > 0 || p.abandoned
 		}
 		if !again || time.Until(w.Deadline) < pause+lastTryMin {
 			return

@@ -118,7 +118,8 @@ func (g *Growth) Prepare(group, attempt uint32) error {
 		return fmt.Errorf("the catalog here shows attempt %d", now.Number)
 	}
 	return g.preparations.Prepare(attempt, tiering.Parent{
-		Group: group, Machine: l.Machine, Cold: l.Cold, SnapshotBytes: l.Group.Snapshotter().Bytes(), Parts: 1 + len(now.Children),
+		Group: group, Machine: l.Machine, Cold: l.Cold, SnapshotBytes: l.Group.Snapshotter().Bytes(), Save: l.Group.Snapshotter().Take,
+		Parts: 1 + len(now.Children),
 	})
 }
 

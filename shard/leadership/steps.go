@@ -92,7 +92,11 @@ func (s *step) adopt() {
 func (s *step) begin(ctx context.Context) error {
 	for _, pending := range s.of.Attempt.Pending {
 		if pending == s.group && s.tell && s.membership.Saved(ctx, s.local.Group) {
-			return s.change(ctx, "begin", &catalog.Command{ChildBegun: &catalog.ChildBegunEntry{Group: s.group}})
+			k, err := s.change(ctx, "begin", &catalog.Command{ChildBegun: &catalog.ChildBegunEntry{Group: s.group}})
+			if err == nil && k.Name == s.of.Keyspace.Name && k.Growth == nil {
+				s.cfg.Logger.Info("a keyspace has grown", "keyspace", k.Name, "shards", len(k.Groups))
+			}
+			return err
 		}
 	}
 	return nil
@@ -113,9 +117,10 @@ func (s *step) commit(ctx context.Context) error {
 		return nil
 	}
 	s.wait(1) // if the catalog refuses; each command takes an entry of its log
-	return s.change(ctx, "begin an attempt", &catalog.Command{CommitSplit: &catalog.CommitSplitEntry{
+	_, err := s.change(ctx, "begin an attempt", &catalog.Command{CommitSplit: &catalog.CommitSplitEntry{
 		Group: s.group, Revision: s.view.Groups[s.group].Revision,
 	}})
+	return err
 }
 
 // wait makes the next attempt wait.
@@ -153,7 +158,7 @@ func (s *step) split(ctx context.Context) error {
 	if !a.abandoned || !s.tell {
 		return nil
 	}
-	err := s.change(ctx, "abandon", &catalog.Command{AbandonSplit: &catalog.AbandonSplitEntry{Group: s.group, Attempt: a.number}})
+	_, err := s.change(ctx, "abandon", &catalog.Command{AbandonSplit: &catalog.AbandonSplitEntry{Group: s.group, Attempt: a.number}})
 	if err == nil {
 		s.wait(abandonAfter)
 	}
@@ -190,14 +195,20 @@ func (s *step) splitEntry(term uint64) []byte {
 	return e.Entry(s.local.Kind)
 }
 
-// change proposes a command to the catalog. A refusal is no error: the next step follows from a newer catalog.
-func (s *step) change(ctx context.Context, what string, command *catalog.Command) error {
-	err := s.client.MustChange(ctx, command)
-	s.note(what, err)
-	if errors.Is(err, errs.ErrRefused) {
-		err = nil
+// change proposes a command to the catalog, and returns the keyspace after it. A refusal is no error: the next step
+// follows from a newer catalog.
+func (s *step) change(ctx context.Context, what string, command *catalog.Command) (k catalog.Keyspace, err error) {
+	result, _, err := s.client.Change(ctx, command)
+	switch {
+	case err != nil:
+		s.note(what, err)
+	case result.Refused != "":
+		s.note(what, fmt.Errorf("%w: %s", errs.ErrRefused, result.Refused))
+	default:
+		s.note(what, nil)
+		k = result.Keyspace
 	}
-	return err
+	return k, err
 }
 
 // note logs a step, or why it is not possible now.

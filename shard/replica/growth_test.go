@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -715,4 +716,28 @@ func TestSettledAfterAGrowth(t *testing.T) {
 	w.crash()
 	mustDo(t, settled(n.p, codec.Whole))
 	mustDo(t, settled(n.c, growRoute))
+}
+
+// A snapshot that only a growth makes due, and that cannot be taken, is tried less and less often.
+func TestSnapshotOfAGrowthIsTriedLessOften(t *testing.T) {
+	t.Parallel()
+	w := newGrowWorld(t, 1, storage.LogStoreDefault)
+	n := w.nodes[0]
+	n.crash()
+	var tries atomic.Int64
+	n.parent.Room = func(uint64) (func(), error) {
+		tries.Add(1)
+		return nil, ErrNoRoom
+	}
+	n.start()
+	w.split()
+	p := w.leader(growParent)
+	until := time.Now().Add(5 * snapshotRetryDelay)
+	for time.Now().Before(until) {
+		p.Growth.Begun(growAttempt) // as each reconcile does
+		time.Sleep(snapshotRetryDelay / 10)
+	}
+	if n := tries.Load(); n == 0 || n > 4 {
+		t.Errorf("%d tries in 5 times the first pause", n)
+	}
 }

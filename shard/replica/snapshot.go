@@ -18,6 +18,10 @@ import (
 // snapshotRetryDelay is the pause before the retry of a deferred snapshot.
 const snapshotRetryDelay = time.Second
 
+// growthRetryMax bounds the pause before the retry of a snapshot that only a growth makes due. Each retry doubles the
+// pause, because nobody waits for that snapshot, and it may be impossible for long.
+const growthRetryMax = time.Minute
+
 // Snapshotter takes the snapshots of one replica, opens them for other nodes, and receives those of
 // other replicas. Its methods are safe for concurrent use.
 type Snapshotter struct {
@@ -167,6 +171,7 @@ func (s *Snapshotter) run() {
 		case <-s.done:
 			return
 		}
+		pause := snapshotRetryDelay
 		for (s.logSince() >= s.dueBytes() || s.growthDue()) && s.stop.Failure() == nil {
 			before := s.logSince()
 			err := s.Take()
@@ -176,11 +181,19 @@ func (s *Snapshotter) run() {
 			}
 			// raft refused to take the snapshot now, or has applied nothing yet because no leader
 			// announced a commit index.
+			var due <-chan struct{}
+			if s.logSince() >= s.dueBytes() {
+				pause = snapshotRetryDelay
+			} else {
+				due = s.log.SnapshotDue()
+			}
 			select {
-			case <-time.After(snapshotRetryDelay):
+			case <-time.After(pause):
+			case <-due:
 			case <-s.done:
 				return
 			}
+			pause = min(2*pause, growthRetryMax)
 		}
 	}
 }

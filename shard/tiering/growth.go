@@ -34,9 +34,10 @@ const stagedBytes = 200
 type Parent struct {
 	Group         uint32
 	Machine       *Machine
-	Cold          *cold.Group // nil for none
-	SnapshotBytes uint64      // size of the next snapshot
-	Parts         int         // number of parts after the split
+	Cold          *cold.Group  // nil for none
+	SnapshotBytes uint64       // size of the next snapshot
+	Save          func() error // takes a snapshot
+	Parts         int          // number of parts after the split
 }
 
 // preparation is the preparation of one replica for one attempt.
@@ -95,7 +96,10 @@ func (p *Preparations) beginLocked(attempt uint32, of *Parent) error {
 	p.reading.Go(func() {
 		x.pause(true) // may wait for a step of tiering
 		x.err = readAll(m.Machine, of.Cold)
-		if IsDamage(x.err) || errors.Is(x.err, spill.ErrLost) {
+		switch {
+		case errors.Is(x.err, errStored):
+			x.err = errors.Join(x.err, of.Save())
+		case IsDamage(x.err) || errors.Is(x.err, spill.ErrLost):
 			m.Damage.Note(x.err)
 		}
 		close(x.done)
@@ -152,11 +156,19 @@ func (x *preparation) pause(paused bool) {
 	}
 }
 
+// errStored is returned by readAll if only stored snapshots use damaged cold rows. The replica has lost no row,
+// but a replay of Split from such a snapshot would need them. Each new snapshot replaces the oldest stored one.
+var errStored = errors.New("damaged cold rows of a stored snapshot are replaced by a new snapshot")
+
 // readAll reads all data of a replica that is on disk.
 func readAll(m raftfsm.Machine, rows *cold.Group) error {
 	if rows != nil {
 		for _, generation := range rows.Numbers() {
-			if _, err := rows.Scrub(generation, func(int) error { return nil }); err != nil {
+			retained, err := rows.Scrub(generation, func(int) error { return nil })
+			if errors.Is(err, cold.ErrDamaged) && !retained {
+				return fmt.Errorf("%w: %v", errStored, err)
+			}
+			if err != nil {
 				return fmt.Errorf("cannot read cold rows: %w", err)
 			}
 		}

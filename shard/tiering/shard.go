@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"sync/atomic"
 
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/spill"
@@ -47,7 +48,7 @@ type Damage struct {
 	Logger *slog.Logger // has the replica as an attribute
 
 	found   atomic.Bool
-	rows    atomic.Bool // rows are damaged, not only bodies; the replica can restore only bodies by itself
+	rows    atomic.Bool // rows on disk are damaged; anything else the replica can restore by itself
 	closing atomic.Bool
 }
 
@@ -57,7 +58,7 @@ func (d *Damage) Note(err error) {
 	if d.closing.Load() {
 		return
 	}
-	if !errors.Is(err, spill.ErrLost) {
+	if !errors.Is(err, spill.ErrLost) && !errors.Is(err, raftfsm.ErrUneven) {
 		d.rows.Store(true)
 	}
 	if d.found.Swap(true) {
@@ -69,8 +70,9 @@ func (d *Damage) Note(err error) {
 // Found reports whether damage was noted.
 func (d *Damage) Found() bool { return d.found.Load() }
 
-// OfBodies reports whether damage was noted only for bodies.
-func (d *Damage) OfBodies() bool { return d.found.Load() && !d.rows.Load() }
+// OfMemory reports whether damage was noted only for what the replica restores from its own snapshot and log:
+// bodies, which live only as long as the process, and copies for a split.
+func (d *Damage) OfMemory() bool { return d.found.Load() && !d.rows.Load() }
 
 // Close makes Note a no-op.
 func (d *Damage) Close() { d.closing.Store(true) }
