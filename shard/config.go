@@ -28,7 +28,6 @@ type Config struct {
 	ClusterID   string // 32 hex digits
 	ClusterName string // --cluster-name: nodes with another name are refused; "" for none
 	Version     string
-	VersionMax  int    // highest cluster version that the node announces; 0 for catalog.ClusterVersionMax
 	ClusterAddr string // address at which other nodes reach this node
 	// Listener listens on ClusterAddr. If Listener is nil, Open listens on ClusterAddr itself.
 	// Close closes Listener; if Open fails, the caller must close it.

@@ -33,7 +33,6 @@ func newGrowingCluster(t *testing.T) *growingCluster {
 	var all []*Node
 	for i := range c.nodes {
 		cfg := memberConfig(t, t.TempDir(), i+1, len(c.nodes))
-		cfg.VersionMax = 2
 		all = append(all, joinAs(t, all, cfg))
 	}
 	for i, n := range all {
@@ -42,9 +41,6 @@ func newGrowingCluster(t *testing.T) *growingCluster {
 		c.cfgs[i].ClusterAddr = n.mux.Addr().String()
 	}
 	mustMake(t, c.node(0), c.name, 1, "plays")
-	if !c.node(0).Catalog().TakesGrowth() {
-		t.Fatal("the cluster has version 1")
-	}
 	return c
 }
 

@@ -183,7 +183,7 @@ func (n *Node) start() error {
 func (n *Node) record() catalog.Node {
 	return catalog.Node{
 		Key: n.cfg.NodeKey, Name: n.cfg.NodeName, Zone: n.cfg.Zone,
-		Version: n.cfg.Version, VersionMax: cmp.Or(n.cfg.VersionMax, catalog.ClusterVersionMax),
+		Version: n.cfg.Version, VersionMax: catalog.ClusterVersionMax,
 		HTTPAddr: n.cfg.HTTPAddr, ClusterAddr: n.mux.Addr().String(), GossipAddr: n.cfg.GossipAddr,
 	}
 }

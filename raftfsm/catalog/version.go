@@ -7,10 +7,9 @@ import "math"
 // A command or format X that older programs cannot read needs a constant versionOfX here: the first
 // cluster version with X. It also needs a method of View that reports whether the cluster version
 // is high enough. A caller must check that before it uses X.
-const ClusterVersionMax = 1
+const ClusterVersionMax = versionOfGrowth
 
-// versionOfGrowth is the first cluster version in which keyspaces may grow. It is above
-// ClusterVersionMax, because nodes cannot split shards yet.
+// versionOfGrowth is the first cluster version in which keyspaces may grow.
 const versionOfGrowth = 2
 
 // TakesGrowth reports whether nodes may propose the commands of growth.go.

@@ -3,6 +3,7 @@ package e2e
 import (
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -11,11 +12,36 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// growing is a list of replacements that turn this program into one that supports the cluster
-// version in which keyspaces may grow.
-var growing = []replacement{
-	{"raftfsm/catalog/version.go", "const ClusterVersionMax = 1\n", "const ClusterVersionMax = versionOfGrowth\n"},
+// withoutGrowth is a list of replacements that turn this program into one of the cluster version
+// before growth.
+var withoutGrowth = []replacement{
+	{"raftfsm/catalog/version.go", "const ClusterVersionMax = versionOfGrowth\n", "const ClusterVersionMax = versionOfGrowth - 1\n"},
 }
+
+// TestUpgradeThenGrow upgrades three nodes under load from a program without growth. Until the cluster
+// version rises, growth is refused. Then a keyspace grows.
+func TestUpgradeThenGrow(t *testing.T) {
+	long(t)
+	t.Parallel()
+	u := startUpgrade(t, buildReplaced(t, withoutGrowth), bin, proctest.Options{Shards: oneShard})
+	u.at.MustCtl("upgrade", "hold")
+	for i, n := range u.c.Nodes() {
+		u.restart(n, u.newer, i%2 == 0)
+		if refused := n.Ctl("keyspace", "grow", "posts", "--yes"); refused.Code == 0 || !strings.Contains(refused.Stderr, "growth needs 2") {
+			t.Errorf("a growth before the version rose: %+v", refused)
+		}
+	}
+	u.raiseVersion()
+	u.at.MustCtl("keyspace", "grow", "posts", "--yes")
+	if shards := len(u.at.Cluster().Digests("posts")); shards != 3 {
+		t.Errorf("posts has %d shards", shards)
+	}
+	u.Stop()
+	u.End(u.c.Nodes()...)
+	u.at.MustCtl("verify")
+}
+
+var oneShard = map[string]int{"posts": 1, "users": 1, "unread": 1, "feed": 1}
 
 // TestClusterGrowth multiplies the shards of keyspaces under load, each by 3 and once more by 3,
 // while nodes are killed. In the long form it does so 20 times, with all faults of
@@ -24,18 +50,12 @@ var growing = []replacement{
 func TestClusterGrowth(t *testing.T) {
 	long(t)
 	beside(t)
-	program := buildReplaced(t, growing)
 	happens := short(faults[:1], faults)
 	for round := range short(1, 20) {
 		store := []string{"shared", "boltdb"}[round%2]
 		t.Run(store, func(t *testing.T) {
-			c := proctest.NewCluster(t, program, proctest.Options{
-				LogStore: store, Cuttable: *chaos, Shards: map[string]int{"posts": 1, "users": 1, "unread": 1, "feed": 1},
-			})
-			eventually(t, "the cluster has the version of growth", func() bool {
-				var v struct{ Version int }
-				c.Nodes()[0].MustCall(http.MethodGet, "/v1/admin/version", nil, &v)
-				return v.Version == 2
+			c := proctest.NewCluster(t, bin, proctest.Options{
+				LogStore: store, Cuttable: *chaos, Shards: oneShard,
 			})
 			load := faultLoad(c)
 			grown := make(chan struct{})

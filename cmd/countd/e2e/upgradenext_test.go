@@ -23,9 +23,9 @@ type replacement struct{ file, old, new string }
 // also an example of how to gate a command: it has a constant, a check before the proposal, and a
 // check in apply.
 var nextVersion = []replacement{
-	{"raftfsm/catalog/version.go", "const ClusterVersionMax = 1\n", `const ClusterVersionMax = versionOfMarks
+	{"raftfsm/catalog/version.go", "const ClusterVersionMax = versionOfGrowth\n", `const ClusterVersionMax = versionOfMarks
 
-const versionOfMarks = 2
+const versionOfMarks = versionOfGrowth + 1
 
 // MarkEntry counts one mark.
 type MarkEntry struct{}
@@ -139,12 +139,13 @@ func TestUpgradeGate(t *testing.T) {
 	u := startUpgrade(t, bin, buildReplaced(t, nextVersion), proctest.Options{})
 	nodes := u.c.Nodes()
 	u.at.MustCtl("upgrade", "hold")
+	before := u.version(u.at)
 	gated := func(n *proctest.Member) {
 		t.Helper()
 		var refusal struct{ Error struct{ Message string } }
 		status, err := n.Call(http.MethodPost, "/v1/admin/version", map[string]bool{"mark": true}, &refusal)
 		if err != nil || status != http.StatusConflict {
-			t.Errorf("%s: a mark at version 1: status %d, %+v, %v", n.Name, status, refusal, err)
+			t.Errorf("%s: a mark before the version rose: status %d, %+v, %v", n.Name, status, refusal, err)
 		}
 	}
 	for i, n := range nodes {
@@ -155,8 +156,8 @@ func TestUpgradeGate(t *testing.T) {
 	u.restart(u.at, u.older, true)
 	u.restart(u.at, u.newer, false)
 	gated(u.at)
-	eventually(t, "all nodes are known to speak version 2", func() bool { return u.version(u.at).Max == 2 })
-	if v := u.version(u.at); v.Version != 1 || !v.Held {
+	eventually(t, "all nodes are known to speak the next version", func() bool { return u.version(u.at).Max == before.Version+1 })
+	if v := u.version(u.at); v.Version != before.Version || !v.Held {
 		t.Errorf("held, the version is %+v", v)
 	}
 	u.raiseVersion()
