@@ -141,8 +141,7 @@ func TestGrow(t *testing.T) {
 		}
 		return g
 	}
-	refusedWith("the cluster's version is 1; growth needs 2", GrowOrder{Keyspace: "posts"})
-	if g := grows(GrowOrder{Keyspace: "posts", DryRun: true}, clientadmin.NotGrowing, 3); len(g.Refused) != 1 || !slices.Equal(g.Rows, []uint64{1, 1, 1}) {
+	if g := grows(GrowOrder{Keyspace: "posts", DryRun: true}, clientadmin.NotGrowing, 3); len(g.Refused) > 0 || !slices.Equal(g.Rows, []uint64{1, 1, 1}) {
 		t.Errorf("a dry run: %+v", g)
 	}
 	if _, err := a.Grow(must.Context(t), GrowOrder{Keyspace: "nothing"}); !errors.Is(err, errs.ErrUnknownKeyspace) {

@@ -65,7 +65,7 @@ func (n *replicas) helpAdopt(g *shardReplica, r *localReplica) bool {
 		r.stuckAt = time.Now()
 	}
 	l := r.growing(g)
-	switch n.growth.Remedy(&l, r.stuckAt, r.unrepaired.Load() || n.router.alone()) {
+	switch n.growth.Remedy(&l, r.stuckAt, r.unrepaired.Load() || n.router.alone() || r.group.SoleVoter()) {
 	case leadership.RemedyRepair:
 		return false
 	case leadership.RemedyReopen:

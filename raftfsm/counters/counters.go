@@ -33,7 +33,7 @@ type Machine struct {
 	// while it replaces the table.
 	tiering  sync.Mutex
 	closed   bool // guarded by tiering
-	paused   bool // guarded by tiering
+	pauses   int  // guarded by tiering
 	places   raftfsm.Places
 	carried  atomic.Uint64 // returned by Carried
 	hot      atomic.Pointer[rankings.HotLists]

@@ -37,11 +37,19 @@ func (i *Idle) PutLast(bound uint64) {
 	i.firsts = append(i.firsts[n:], i.firsts[:n]...)
 }
 
-// Pause makes Watch, FreezeSome and Seal do nothing until Pause(false). It waits until a running call ends.
-func (c *Machine) Pause(paused bool) {
+// Pause makes Watch, FreezeSome and Seal do nothing until a call of Resume for each call of Pause. It waits until
+// a running call ends.
+func (c *Machine) Pause() {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
-	c.paused = paused
+	c.pauses++
+}
+
+// Resume ends one Pause. It waits like Pause.
+func (c *Machine) Resume() {
+	c.tiering.Lock()
+	defer c.tiering.Unlock()
+	c.pauses--
 }
 
 // Watch returns the old segments to which nobody wrote since the previous call. A segment is old if
@@ -51,7 +59,7 @@ func (c *Machine) Watch(isOld func(first, last uint64) bool) *Idle {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
 	i := &Idle{table: c.Table()}
-	if c.places.Cold != nil && !c.closed && !c.paused {
+	if c.places.Cold != nil && !c.closed && c.pauses == 0 {
 		// If somebody writes a lower key between these two calls, Watch does not return that key's
 		// segment.
 		i.least = i.table.Least()
@@ -83,7 +91,7 @@ func (c *Machine) FreezeSome(idle *Idle, segments int) (rows int, err error) {
 	idle.firsts = idle.firsts[n:]
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
-	if c.Table() != idle.table || c.closed || c.paused { // idle may be of another table
+	if c.Table() != idle.table || c.closed || c.pauses > 0 { // idle may be of another table
 		return 0, nil
 	}
 	rows, damaged := c.freeze(idle.table, some)
@@ -130,7 +138,7 @@ func (w *writes) Write(pages []*engine.Page) ([]engine.Generation, error) {
 func (c *Machine) Seal(start uint64, isOld func(first, last uint64) bool) (rows int, next uint64, more bool, took time.Duration) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
-	if c.closed || c.paused {
+	if c.closed || c.pauses > 0 {
 		return 0, 0, false, 0
 	}
 	began, table := time.Now(), c.Table()

@@ -72,14 +72,18 @@ func (b *Bodies) idleFor(page *page, i int) uint32 {
 	return now - min(now, at)
 }
 
-// Pause makes Spill move nothing until Pause(false). It waits until a running Spill ends.
-func (s *Shard) Pause(paused bool) {
-	s.paused.Store(paused)
+// Pause makes Spill move nothing until a call of Resume for each call of Pause. It waits until a running Spill
+// ends.
+func (s *Shard) Pause() {
+	s.pauses.Add(1)
 	if held := s.Current(); held.out != nil {
 		held.out.turn.Lock()
 		defer held.out.turn.Unlock()
 	}
 }
+
+// Resume ends one Pause.
+func (s *Shard) Resume() { s.pauses.Add(-1) }
 
 // Spill moves bodies that have been idle for the given number of ticks out of memory. It stops when
 // it has checked all bodies, has moved about bytesMax bytes, or proceed returns false. The next
@@ -93,10 +97,10 @@ func (s *Shard) Spill(idle uint32, bytesMax int64, proceed func() bool) (keys in
 	}
 	held.out.turn.Lock()
 	defer held.out.turn.Unlock()
-	if s.paused.Load() {
+	if s.pauses.Load() > 0 {
 		return 0, nil
 	}
-	r := held.newRound(idle, bytesMax, func() bool { return !s.paused.Load() && proceed() })
+	r := held.newRound(idle, bytesMax, func() bool { return s.pauses.Load() == 0 && proceed() })
 	start := held.out.turn.from
 	if err = r.check(start, math.MaxUint64); err == nil && !r.ended && start > 0 {
 		err = r.check(0, start-1)

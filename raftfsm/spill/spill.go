@@ -74,7 +74,7 @@ type Config struct {
 type Shard struct {
 	cfg     Config
 	clock   atomic.Uint32
-	paused  atomic.Bool                               // Spill moves nothing
+	pauses  atomic.Int32                              // if above 0, Spill moves nothing
 	moved   struct{ spilled, returned atomic.Uint64 } // since the process started
 	current atomic.Pointer[Bodies]
 	newest  atomic.Pointer[Bodies] // current, or the bodies that Restore is loading

@@ -51,6 +51,7 @@ type Growth struct {
 	parking      raftfsm.Parking
 	preparations tiering.Preparations
 	attempts     map[uint32]*attempt // by parent, for parents that this node leads; only Step uses it
+	split        bool                // Step has split a shard since the last Discard
 	// Patience is how long the leader of a parent waits until all voters that answer are ready. Four times as long
 	// after it has seen an attempt, it abandons the attempt, and it makes the next attempt after the same time
 	// again. It is atomic only because tests replace it.
@@ -140,6 +141,7 @@ func (g *Growth) Check(group uint32) error {
 // Discard removes the parked parts that nobody on this node will adopt (R8): the child has a snapshot, was dropped,
 // or should have no replica here. A part stays while this node's catalog is too old to know the child.
 func (g *Growth) Discard(view *catalog.View) {
+	g.split = false
 	for _, part := range g.parking.All() {
 		l, open := g.cfg.Local(part.Group)
 		if open && l.saved() || !open && !g.wanted(part.Group, view) {

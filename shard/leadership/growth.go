@@ -59,6 +59,8 @@ func (m *Membership) serveGrowth(_ context.Context, q growthQuestion) (a growthA
 	switch {
 	case m.cfg.Grower == nil:
 		err = errors.New("this node splits no shards")
+	case g.ApplyHangs(): // the other questions would wait for it
+		err = errors.New("its state machine hangs")
 	case q.Check:
 		err = m.cfg.Grower.Check(q.Replica.Group)
 	case m.cfg.Replicas.Damaged(q.Replica.Group):
@@ -87,13 +89,33 @@ func (m *Membership) askVoters(ctx context.Context, group uint32, voters []raft.
 		q := q
 		q.Replica = raftstore.ReplicaID{Group: group, Number: number}
 		if node == m.cfg.Key {
-			return m.serveGrowth(ctx, q)
+			return m.askSelf(ctx, q)
 		}
 		return rpc.CallJSON[growthAnswer](ctx, m.cfg.Calls, node, methodGrowth, q)
 	}) {
 		answers[ids[node]] = a
 	}
 	return answers
+}
+
+// askSelf is like serveGrowth, but ends with ctx. An answer may have to wait for Apply, which may wait for a full
+// disk.
+func (m *Membership) askSelf(ctx context.Context, q growthQuestion) (growthAnswer, error) {
+	type result struct {
+		a   growthAnswer
+		err error
+	}
+	answered := make(chan result, 1)
+	go func() { // ends with Apply at the latest
+		a, err := m.serveGrowth(ctx, q)
+		answered <- result{a, err}
+	}()
+	select {
+	case r := <-answered:
+		return r.a, r.err
+	case <-ctx.Done():
+		return growthAnswer{}, ctx.Err()
+	}
 }
 
 // ErrUnready is returned by MaySplit while a condition of R2 does not hold.

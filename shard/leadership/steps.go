@@ -4,16 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/errs"
 )
 
 const (
-	// growthTimeout bounds one step of one group, including its calls to other nodes.
+	// growthTimeout bounds the calls of one step to other nodes. The step also waits for its own log: see
+	// replica.Growth.
 	growthTimeout = 2 * time.Second
+	// askAgainAfter is after how long the leader of a parent asks again whether the parents may split.
+	askAgainAfter = 3 * time.Second
 	// abandonAfter is after how many times Growth.Patience an attempt is abandoned, and for how many times the next
 	// attempt waits.
 	abandonAfter = 4
@@ -65,6 +70,8 @@ func (g *Growth) Step(l *GrowthShard, view *catalog.View, leads, tell bool) erro
 	case !s.whole():
 		delete(g.attempts, s.group) // the leaders of the children take the next steps
 		return nil
+	case g.split: // first the children of that shard adopt their parts
+		return nil
 	case s.of.Attempt.Number == 0:
 		return s.commit(ctx)
 	}
@@ -108,6 +115,7 @@ func (s *step) commit(ctx context.Context) error {
 	if last := s.attempts[s.group]; !s.tell || last != nil && time.Now().Before(last.next) {
 		return nil
 	}
+	s.wait(askAgainAfter)
 	parents := []uint32{s.group}
 	if len(s.of.Keyspace.Growth.Attempts) == 0 {
 		parents = s.of.Keyspace.Groups
@@ -116,7 +124,7 @@ func (s *step) commit(ctx context.Context) error {
 		s.note("begin an attempt", err)
 		return nil
 	}
-	s.wait(1) // if the catalog refuses; each command takes an entry of its log
+	s.wait(s.patience(1)) // if the catalog refuses; each command takes an entry of its log
 	_, err := s.change(ctx, "begin an attempt", &catalog.Command{CommitSplit: &catalog.CommitSplitEntry{
 		Group: s.group, Revision: s.view.Groups[s.group].Revision,
 	}})
@@ -124,8 +132,8 @@ func (s *step) commit(ctx context.Context) error {
 }
 
 // wait makes the next attempt wait.
-func (s *step) wait(times time.Duration) {
-	s.attempts[s.group] = &attempt{next: time.Now().Add(s.patience(times))}
+func (s *step) wait(d time.Duration) {
+	s.attempts[s.group] = &attempt{next: time.Now().Add(d)}
 }
 
 func (g *Growth) patience(times time.Duration) time.Duration {
@@ -145,9 +153,10 @@ func (s *step) split(ctx context.Context) error {
 		err := s.maySplit(ctx, a)
 		if err == nil {
 			err = s.propose(s.splitEntry(term))
+			s.Growth.split = err == nil
 		} else if errors.Is(err, ErrUnready) && time.Since(a.since) >= s.patience(abandonAfter) {
 			s.note("split in time", err)
-			abandon := &raftfsm.AbandonEntry{From: s.local.Machine.Route(), Attempt: a.number}
+			abandon := &raftfsm.AbandonEntry{From: s.from(), Attempt: a.number}
 			if err = s.propose(abandon.Entry(s.local.Kind)); err == nil {
 				err = raftfsm.ErrVoid
 			}
@@ -160,7 +169,7 @@ func (s *step) split(ctx context.Context) error {
 	}
 	_, err := s.change(ctx, "abandon", &catalog.Command{AbandonSplit: &catalog.AbandonSplitEntry{Group: s.group, Attempt: a.number}})
 	if err == nil {
-		s.wait(abandonAfter)
+		s.wait(s.patience(abandonAfter))
 	}
 	return err
 }
@@ -184,10 +193,17 @@ func (s *step) maySplit(ctx context.Context, a *attempt) error {
 	return s.membership.MaySplit(ctx, s.local.Group, a.number, s.view.Groups[children[0]].Initial, patient)
 }
 
+// from returns the route of a parent that has not split, by the catalog. The route of the replica would not do: an
+// earlier Split of the attempt may be applied between the checks and the proposal, and the shard would split again.
+func (s *step) from() codec.Route {
+	groups := s.of.Keyspace.Groups
+	return codec.Route{Modulus: uint32(len(groups)), Residue: uint32(slices.Index(groups, s.group))}
+}
+
 func (s *step) splitEntry(term uint64) []byte {
 	k := &s.of.Keyspace
 	e := raftfsm.SplitEntry{
-		From: s.local.Machine.Route(), Attempt: s.of.Attempt.Number, Term: term, Group: s.group, Divisor: uint64(k.Divisor), Children: s.of.Attempt.Children,
+		From: s.from(), Attempt: s.of.Attempt.Number, Term: term, Group: s.group, Divisor: uint64(k.Divisor), Children: s.of.Attempt.Children,
 	}
 	if k.Sharding != "" {
 		e.Divisor = 0

@@ -59,6 +59,7 @@ func (p *Preparations) Prepare(attempt uint32, of Parent) error {
 	if err := raftfsm.CheckSplit(of.Machine.Machine); err != nil {
 		return err
 	}
+	bytes := of.diskBytes() // before the lock, because this may wait for Apply
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	x := p.mu.of[of.Group]
@@ -67,7 +68,7 @@ func (p *Preparations) Prepare(attempt uint32, of Parent) error {
 		x = nil
 	}
 	if x == nil {
-		return p.beginLocked(attempt, &of)
+		return p.beginLocked(attempt, &of, bytes)
 	}
 	select {
 	case <-x.done:
@@ -81,10 +82,15 @@ func (p *Preparations) Prepare(attempt uint32, of Parent) error {
 	return nil
 }
 
-func (p *Preparations) beginLocked(attempt uint32, of *Parent) error {
+// diskBytes estimates the disk space that the split takes.
+func (of *Parent) diskBytes() uint64 {
+	_, pairs := of.Machine.Besides()
+	return 2*of.SnapshotBytes + uint64(of.Parts)*raftfsm.RememberedBytes(of.Machine.Machine) + 2*pairs*stagedBytes
+}
+
+func (p *Preparations) beginLocked(attempt uint32, of *Parent, bytes uint64) error {
 	m := of.Machine
-	_, pairs := m.Besides()
-	kept, err := p.Space.Keep(2*of.SnapshotBytes + uint64(of.Parts)*raftfsm.RememberedBytes(m.Machine) + 2*pairs*stagedBytes)
+	kept, err := p.Space.Keep(bytes)
 	if err != nil {
 		return err
 	}
@@ -94,7 +100,7 @@ func (p *Preparations) beginLocked(attempt uint32, of *Parent) error {
 	}
 	p.mu.of[of.Group] = x
 	p.reading.Go(func() {
-		x.pause(true) // may wait for a step of tiering
+		x.pause() // may wait for a step of tiering
 		x.err = readAll(m.Machine, of.Cold)
 		switch {
 		case errors.Is(x.err, errStored):
@@ -136,23 +142,28 @@ func (p *Preparations) endLocked(parent uint32) {
 	x.kept.End()
 	p.reading.Go(func() {
 		<-x.done
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if now := p.mu.of[parent]; now == nil || now.machine != x.machine {
-			x.pause(false)
-		}
+		x.resume()
 	})
 }
 
 // Wait waits until no preparation reads.
 func (p *Preparations) Wait() { p.reading.Wait() }
 
-func (x *preparation) pause(paused bool) {
+func (x *preparation) pause() {
 	if c, is := x.machine.Machine.(*counters.Machine); is {
-		c.Pause(paused)
+		c.Pause()
 	}
 	if bodies := x.machine.Bodies(); bodies != nil {
-		bodies.Pause(paused)
+		bodies.Pause()
+	}
+}
+
+func (x *preparation) resume() {
+	if c, is := x.machine.Machine.(*counters.Machine); is {
+		c.Resume()
+	}
+	if bodies := x.machine.Bodies(); bodies != nil {
+		bodies.Resume()
 	}
 }
 
