@@ -59,7 +59,7 @@ func (m *Membership) serveGrowth(_ context.Context, q growthQuestion) (a growthA
 	switch {
 	case m.cfg.Grower == nil:
 		err = errors.New("this node splits no shards")
-	case g.ApplyHangs(): // the other questions would wait for it
+	case g.Growth.ApplyHangs(): // the other questions would wait for it
 		err = errors.New("its state machine hangs")
 	case q.Check:
 		err = m.cfg.Grower.Check(q.Replica.Group)

@@ -23,6 +23,9 @@ type Growth struct {
 	fencing   atomic.Bool // Begun waits for its barrier
 }
 
+// ApplyHangs reports whether the state machine hangs.
+func (g *Growth) ApplyHangs() bool { return g.of.applyHangs.Load() }
+
 // Unborn reports whether the shard has not adopted its part yet.
 func (g *Growth) Unborn() bool {
 	m := g.of.cfg.Machine

@@ -73,9 +73,6 @@ func (g *Replica) noteHang(storing, applying storage.Hang) {
 // Hangs reports whether a write to the log hangs.
 func (g *Replica) Hangs() bool { return g.hangs.Load() }
 
-// ApplyHangs reports whether the state machine hangs.
-func (g *Replica) ApplyHangs() bool { return g.applyHangs.Load() }
-
 // heir returns the voter with the longest log among the voters that answered this leader recently.
 // suffice reports whether these voters, without this leader, are a majority.
 func (g *Replica) heir() (best raft.Server, suffice bool) {
