@@ -82,6 +82,20 @@ func TestTableOfAClass(t *testing.T) {
 	})
 }
 
+// An id of another class, a power of two above an id of the class, would have the place of its row.
+func TestOtherClassesHaveNoRows(t *testing.T) {
+	for _, class := range []Class{ClassOf(3, 0), ClassOf(6, 3)} {
+		tab := newTableOf(testSecret, class)
+		tab.Apply([]Op{{ID: 3, Kind: OpAdd, Cells: []Cell{{0, 1}}}}, 0, nil, nil)
+		for n := range 64 {
+			row := []int64{1}
+			if other := uint64(3) + 1<<n; !tab.Get(other, row) || row[0] != 0 {
+				t.Errorf("id 3 + 2^%d reads %d", n, row[0])
+			}
+		}
+	}
+}
+
 // The ids of a table are numbers times 81, in a range that needs wide tags without the division.
 func TestClassSavesMemory(t *testing.T) {
 	t.Parallel()
