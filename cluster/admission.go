@@ -48,7 +48,7 @@ func NewAdmission(clusterID, clusterName string, catalog NodeCatalog, view Membe
 func (a *Admission) HandleJoin(ctx context.Context, r JoinRequest) (JoinAnswer, error) {
 	switch {
 	case r.ClusterID != a.clusterID:
-		return JoinAnswer{Refused: fmt.Sprintf("this is a node of cluster %s, not %s", a.clusterID, r.ClusterID)}, nil
+		return JoinAnswer{Refused: fmt.Sprintf("this is a node of cluster %s, not %s%s", a.clusterID, r.ClusterID, rpc.AfterRecovery(a.clusterID, r.ClusterID))}, nil
 	case !rpc.ClustersAgree(a.clusterName, r.ClusterName, false):
 		return JoinAnswer{Refused: fmt.Sprintf("the node asks for %s, this is a node of %s",
 			rpc.DescribeCluster(r.ClusterID, r.ClusterName), rpc.DescribeCluster(a.clusterID, a.clusterName))}, nil

@@ -71,7 +71,11 @@ type DataDir struct {
 // For a new directory, it creates an identity with nodeID, or with a random id if nodeID is empty.
 // KeepIdentity writes the new identity to disk. If nodeID is not empty, an existing identity must
 // match it.
-func OpenDataDir(path, nodeID string) (*DataDir, error) {
+func OpenDataDir(path, nodeID string) (*DataDir, error) { return openDataDir(path, nodeID, false) }
+
+// openDataDir is OpenDataDir. Unless recovering is set, it refuses a directory whose recovery is not
+// complete.
+func openDataDir(path, nodeID string, recovering bool) (*DataDir, error) {
 	if nodeID != "" && !ValidNodeID(nodeID) {
 		return nil, fmt.Errorf("%q: %w", nodeID, ErrBadNodeID)
 	}
@@ -91,7 +95,11 @@ func OpenDataDir(path, nodeID string) (*DataDir, error) {
 		return nil, err
 	}
 	d := &DataDir{path: path, lock: lock}
-	if err := d.load(nodeID); err != nil {
+	err = d.load(nodeID)
+	if _, none := os.Stat(filepath.Join(path, recoveryFile)); err == nil && !recovering && !errors.Is(none, fs.ErrNotExist) {
+		err = fmt.Errorf("%q: %w", path, ErrRecovering)
+	}
+	if err != nil {
 		return nil, errors.Join(err, lock.Unlock())
 	}
 	return d, nil

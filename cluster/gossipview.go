@@ -231,7 +231,8 @@ func (v *gossipView) refusalLocked(m *Member) error {
 	foreign := self.ClusterID != "" && m.ClusterID != "" && !member
 	switch {
 	case foreign || !rpc.ClustersAgree(self.ClusterName, m.ClusterName, member):
-		return fmt.Errorf("it is of %s, this node of %s", rpc.DescribeCluster(m.ClusterID, m.ClusterName), rpc.DescribeCluster(self.ClusterID, self.ClusterName))
+		return fmt.Errorf("it is of %s, this node of %s%s", rpc.DescribeCluster(m.ClusterID, m.ClusterName),
+			rpc.DescribeCluster(self.ClusterID, self.ClusterName), rpc.AfterRecovery(m.ClusterID, self.ClusterID))
 	case self.ClusterID != "" && m.ClusterID == "":
 		return errBare
 	case self.ClusterID == "" && m.ClusterID != "" && !v.mu.contacts.has(m):

@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/countd/countd/auth"
+	"github.com/countd/countd/client/admin"
+	"github.com/countd/countd/cluster"
 )
 
 // openAuth opens the audit log and, unless --auth is off, the authorizer.
@@ -43,4 +46,16 @@ func (p *process) closeAuth() error {
 		p.unfollow()
 	}
 	return p.audit.Close()
+}
+
+// reportRecovery writes what countctl recover did into the log and the audit log.
+func (p *process) reportRecovery(r *cluster.Recovery) {
+	groups := make([]string, len(r.Groups))
+	for i := range r.Groups {
+		g := &r.Groups[i]
+		groups[i] = fmt.Sprintf("%s:%d", g.Name(), g.Index)
+	}
+	p.logger.Warn("countctl recover made this cluster from what survived of another; acknowledged writes may be lost",
+		"at", r.At, "from", r.From, "to", r.To, "survivors", r.Nodes, "lost", r.Lost, "lost_groups", r.LostGroups(), "last_entries", groups)
+	p.audit.Action(admin.AuditEvent{Time: r.At, What: "recover", Outcome: "ok", Target: fmt.Sprintf("cluster %s from %s, survivors %v, lost %v", r.To, r.From, r.Nodes, r.Lost)})
 }

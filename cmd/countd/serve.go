@@ -229,6 +229,9 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 	if err := p.openRedis(c, l.redis); err != nil {
 		return err
 	}
+	if err := p.dir.ReportRecovered(p.reportRecovery); err != nil {
+		return fmt.Errorf("cannot report the recovery: %w", err)
+	}
 	hadCluster := p.dir.Identity.ClusterID != ""
 	if l.cluster, err = p.join(c, l.cluster); err != nil {
 		return err

@@ -389,6 +389,7 @@ const rule = `
 		raftfsm/catalog
 		shard/errs
 		shard/leadership
+		shard/replica
 		shard/rpc
 	# The program joins them.
 	cmd/countd:
@@ -397,6 +398,7 @@ const rule = `
 		api/gate
 		api/redis
 		auth
+		client/admin
 		client/column
 		cluster
 		console
@@ -427,11 +429,19 @@ const rule = `
 	client/admin: client
 	# The site of docs/GUIDE.md sees the API alone.
 	examples/go: client
-	# So does the command line.
+	# So does the command line, except for countctl recover, which works on the directories of stopped nodes.
 	cmd/countctl/...:
 		client
 		client/admin
 		client/column
+		internal/pki
+		internal/program
+	cmd/countctl/internal/cluster:
+		client
+		client/admin
+		client/column
+		cluster
+		cmd/countctl/internal/cli
 		internal/pki
 		internal/program
 	# How tests run it.
@@ -486,6 +496,11 @@ const rule = `
 	tests of shard:
 		admin
 		sources
+	# Tests of countctl recover forge the logs of stopped nodes.
+	tests of cluster: shard/storage
+	tests of cmd/countctl/internal/cluster:
+		cmd/countctl/internal/clitest
+		cmd/countctl/internal/data
 	tests:
 		api/apitest
 		client
@@ -500,8 +515,8 @@ const rule = `
 		source/brokertest
 		source/sink/sinktest
 
-	# Modules that only their floor may know of. A test of whole nodes forges a log.
-	only raftfsm raftfsm/unread raftfsm/counters raftfsm/feed raftfsm/kinds raftfsm/catalog raftfsm/codec/codectest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
+	# Modules that only their floor may know of. A test of whole nodes forges a log. A recovery reads configurations.
+	only cluster raftfsm raftfsm/unread raftfsm/counters raftfsm/feed raftfsm/kinds raftfsm/catalog raftfsm/codec/codectest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
 	only shard/storage cmd/countd/e2e: go.etcd.io/bbolt
 	only engine/cold engine/members internal/scarce raftfsm/counters raftfsm/feed raftfsm/kinds raftfsm/spill shard/raftstore shard/storage: github.com/cockroachdb/pebble/v2/... github.com/maypok86/otter/v2/...
 	only cluster: github.com/hashicorp/memberlist

@@ -21,7 +21,19 @@ func (c *MuxConfig) checkCluster(p *preface) error {
 	case p.cluster != c.ClusterID && p.cluster == none:
 		return fmt.Errorf("%w: it is of a node that has no cluster yet", ErrEarly)
 	}
-	return fmt.Errorf("%w: it is of %s, this node of %s", errOtherCluster, theirs, DescribeCluster(clusterHex(c.ClusterID), c.ClusterName))
+	ours := clusterHex(c.ClusterID)
+	return fmt.Errorf("%w: it is of %s, this node of %s%s", errOtherCluster, theirs, DescribeCluster(ours, c.ClusterName), AfterRecovery(clusterHex(p.cluster), ours))
+}
+
+// AfterRecovery returns a text for the end of a refusal if countctl recover made one of the two
+// clusters from the other, and "" if not. A recovery keeps the first half of the cluster's id, which
+// no other two clusters share.
+func AfterRecovery(a, b string) string {
+	const half = 16 // hex digits
+	if len(a) != 2*half || len(b) != 2*half || a == b || a[:half] != b[:half] {
+		return ""
+	}
+	return "; countctl recover made one of these clusters from the other: start a node that it did not recover on a new --data-dir"
 }
 
 // clusterHex returns a cluster's id in hex, or "" for the zero id.

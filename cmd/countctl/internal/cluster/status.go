@@ -35,7 +35,7 @@ func Commands(c *cli.CLI) []*cobra.Command {
 	return []*cobra.Command{
 		statusCommand(c), nodeCommand(c), groupCommand(c), coldCommand(c), rebalanceCommand(c),
 		verifyCommand(c), upgradeCommand(c), rollingRestartCommand(c), debugCommand(c),
-		backupCommand(c), restoreCommand(c), userCommand(c), tokenCommand(c), auditCommand(c), certCommand(c),
+		backupCommand(c), restoreCommand(c), userCommand(c), tokenCommand(c), auditCommand(c), certCommand(c), recoverCommand(c),
 	}
 }
 

@@ -1,0 +1,516 @@
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/internal/program"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/replica"
+)
+
+const (
+	recoveryFile   = "recovery.json"  // the plan of a recovery that is not complete
+	recoveredFile  = "recovered.json" // the plan of the last recovery, not yet reported by countd
+	reportedFile   = "recovered-reported.json"
+	recoveryFormat = 1
+	// recoveryBytesMax bounds a read of these files: catalog.GroupsMax groups and catalog.NodesMax
+	// nodes have under a fifth of it.
+	recoveryBytesMax = 4 << 20
+)
+
+var (
+	// ErrRecovering is returned by OpenDataDir for a directory whose recovery is not complete.
+	ErrRecovering = errors.New("countctl recover was interrupted here: run it again with the same directories")
+	// ErrCannotRecover is returned if a recovery would not be safe, or has nothing to do.
+	ErrCannotRecover = errors.New("cannot recover")
+)
+
+// Recovery is the plan of a recovery after a majority was lost for good, and the record of what it
+// did. DESIGN.md has the argument.
+type Recovery struct {
+	Format int              `json:"format"` // recoveryFormat
+	At     time.Time        `json:"at"`     // by the clock of the machine that made the plan
+	From   string           `json:"from"`   // cluster id before
+	To     string           `json:"to"`     // cluster id after
+	Nodes  []string         `json:"nodes"`  // keys of the survivors, ascending
+	Lost   []string         `json:"lost"`   // keys of all other nodes, ascending
+	Groups []RecoveredGroup `json:"groups"` // ascending
+}
+
+// RecoveredGroup is what a recovery does to a group.
+type RecoveredGroup struct {
+	Group    uint32 `json:"group"`
+	Keyspace string `json:"keyspace"` // "" for the catalog
+	Shard    int    `json:"shard"`
+	// Node is the key of the node with the newest replica; "" if no survivor has a replica.
+	Node string `json:"node"`
+	// Kept is set if a majority of the group's voters survives, so that the recovery leaves it alone.
+	Kept bool `json:"kept"`
+	// Index is the last entry of the newest replica, of which Committed and all earlier entries are
+	// certainly committed. Written is when a leader appended that entry; zero if unknown.
+	Index     uint64    `json:"index"`
+	Committed uint64    `json:"committed"`
+	Written   time.Time `json:"written,omitzero"`
+	// Term is the term of the entries that the recovery appends; 0 for none.
+	Term uint64 `json:"term"`
+}
+
+// Name returns the name of the group, such as posts/3.
+func (g *RecoveredGroup) Name() string {
+	if g.Group == catalog.Group {
+		return "meta"
+	}
+	return fmt.Sprintf("%s/%d", g.Keyspace, g.Shard)
+}
+
+// LostGroups returns the names of the groups of which no survivor has a replica.
+func (r *Recovery) LostGroups() (names []string) {
+	for _, g := range r.Groups {
+		if g.Node == "" {
+			names = append(names, g.Name())
+		}
+	}
+	return names
+}
+
+// Survivors is the locked data directories of the surviving nodes. It plans a recovery and carries
+// it out.
+type Survivors struct {
+	nodes []*survivor // ascending by key
+	view  *catalog.View
+	meta  *replica.OfflineReplica // the newest replica of the catalog, before the recovery
+
+	// stepped is called before each durable step; for tests, which return an error to stop there.
+	stepped func(what string) error
+}
+
+type survivor struct {
+	*DataDir
+	offline  *replica.Offline
+	replicas map[uint32]*replica.OfflineReplica
+	plan     *Recovery // in recoveryFile; nil for none
+}
+
+// OpenSurvivors locks and opens the data directories of stopped nodes. It changes nothing but what a
+// start of the node would.
+func OpenSurvivors(paths []string) (_ *Survivors, err error) {
+	s := &Survivors{stepped: func(string) error { return nil }}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	for _, path := range paths {
+		if _, err := os.Stat(filepath.Join(path, identityFile)); err != nil {
+			return nil, fmt.Errorf("%q is no data directory of a node: %w", path, err)
+		}
+		d, err := openDataDir(path, "", true)
+		if err != nil {
+			return nil, err
+		}
+		n := &survivor{DataDir: d, replicas: map[uint32]*replica.OfflineReplica{}}
+		s.nodes = append(s.nodes, n)
+		if err := n.open(); err != nil {
+			return nil, fmt.Errorf("%q: %w", path, err)
+		}
+	}
+	slices.SortFunc(s.nodes, func(a, b *survivor) int { return strings.Compare(a.Identity.Key(), b.Identity.Key()) })
+	for i := 1; i < len(s.nodes); i++ {
+		if s.nodes[i].Identity.Key() == s.nodes[i-1].Identity.Key() {
+			return nil, fmt.Errorf("%w: %q and %q are of one node", ErrCannotRecover, s.nodes[i-1].path, s.nodes[i].path)
+		}
+	}
+	return s, nil
+}
+
+func (n *survivor) open() (err error) {
+	if n.Identity.ClusterID == "" {
+		return fmt.Errorf("%w: the node has no cluster", ErrCannotRecover)
+	}
+	if n.plan, err = readRecovery(filepath.Join(n.path, recoveryFile)); err != nil {
+		return err
+	}
+	if n.offline, err = replica.OpenOffline(n.GroupsDir(), n.Identity.Key()); err != nil {
+		return err
+	}
+	for _, group := range n.offline.Groups() {
+		r, err := n.offline.Open(group)
+		if err != nil {
+			return err
+		}
+		if r != nil {
+			n.replicas[group] = r
+		}
+	}
+	return nil
+}
+
+// Close closes the directories.
+func (s *Survivors) Close() (err error) {
+	for _, n := range s.nodes {
+		for _, r := range n.replicas {
+			err = errors.Join(err, r.Close())
+		}
+		if n.offline != nil {
+			err = errors.Join(err, n.offline.Close())
+		}
+		err = errors.Join(err, n.DataDir.Close())
+	}
+	return err
+}
+
+func readRecovery(path string) (*Recovery, error) {
+	raw, err := readChecked(path, recoveryBytesMax)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	r := &Recovery{}
+	if err == nil {
+		err = strictJSON(raw, recoveryBytesMax, r)
+	}
+	if err == nil && r.Format != recoveryFormat {
+		err = fmt.Errorf("format %d, not %d", r.Format, recoveryFormat)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the recovery: %w", err)
+	}
+	return r, nil
+}
+
+// nextEpoch returns a new cluster id with the first half of the old one; see rpc.AfterRecovery.
+func nextEpoch(id string) string {
+	half := len(id) / 2
+	return id[:half] + randomHex(clusterIDBytes/2)
+}
+
+// Plan returns what Recover will do, and whether it completes an interrupted recovery. now goes into
+// a new plan.
+func (s *Survivors) Plan(now time.Time) (plan *Recovery, resumed bool, err error) {
+	if plan, err = s.interrupted(); err != nil {
+		return nil, false, err
+	}
+	if err := s.readCatalog(); err != nil {
+		return nil, false, err
+	}
+	if plan != nil {
+		return plan, true, nil
+	}
+	id := s.nodes[0].Identity.ClusterID
+	plan = &Recovery{Format: recoveryFormat, At: now.UTC().Truncate(time.Second), From: id, To: nextEpoch(id), Lost: []string{}}
+	for _, n := range s.nodes {
+		if n.Identity.ClusterID != id {
+			return nil, false, fmt.Errorf("%w: %q is of cluster %s, %q of cluster %s", ErrCannotRecover, s.nodes[0].path, id, n.path, n.Identity.ClusterID)
+		}
+		if _, known := s.view.Nodes[n.Identity.Key()]; !known {
+			return nil, false, fmt.Errorf("%w: node %s of %q was removed from the cluster; leave its directory out", ErrCannotRecover, n.Identity.Key(), n.path)
+		}
+		plan.Nodes = append(plan.Nodes, n.Identity.Key())
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.view.Nodes)) {
+		if !slices.Contains(plan.Nodes, key) {
+			plan.Lost = append(plan.Lost, key)
+		}
+	}
+	if err := s.planGroups(plan); err != nil {
+		return nil, false, err
+	}
+	return plan, false, s.checkGrowing(plan)
+}
+
+// interrupted returns the plan that an earlier run has written to all of its directories; nil for
+// none.
+func (s *Survivors) interrupted() (plan *Recovery, err error) {
+	for _, n := range s.nodes {
+		switch {
+		case n.plan == nil:
+		case plan == nil || plan.To == n.plan.To:
+			plan = n.plan
+		default: // no log was changed for either plan, or the directories are of different recoveries
+			return nil, fmt.Errorf("%w: these directories have the plans of different recoveries", ErrCannotRecover)
+		}
+	}
+	if plan == nil {
+		return nil, nil
+	}
+	all := true
+	for _, n := range s.nodes {
+		if !slices.Contains(plan.Nodes, n.Identity.Key()) {
+			return nil, fmt.Errorf("%w: a recovery without %q is not complete; complete it first, with the directories of %v", ErrCannotRecover, n.path, plan.Nodes)
+		}
+		all = all && (n.plan != nil || n.Identity.ClusterID == plan.To)
+	}
+	if len(s.nodes) < len(plan.Nodes) {
+		return nil, fmt.Errorf("%w: complete the interrupted recovery with the directories of all of %v", ErrCannotRecover, plan.Nodes)
+	}
+	if !all { // no log was changed yet, and a node without the plan may have run since
+		return nil, nil
+	}
+	return plan, nil
+}
+
+// newest returns the node with the newest replica of a group; nil if none has one that counts.
+func (s *Survivors) newest(group uint32) (at *survivor) {
+	for _, n := range s.nodes {
+		r := n.replicas[group]
+		if r == nil || !s.counts(n, group) {
+			continue
+		}
+		if at == nil || r.NewerThan(at.replicas[group]) {
+			at = n
+		}
+	}
+	return at
+}
+
+// counts reports whether the catalog has not retired the replica of a node.
+func (s *Survivors) counts(n *survivor, group uint32) bool {
+	if group == catalog.Group {
+		return true
+	}
+	p := s.view.Groups[group]
+	if !p.Numbered() {
+		return true
+	}
+	number, has := p.Number(n.Identity.Key())
+	return has && number == n.replicas[group].Number
+}
+
+func (s *Survivors) readCatalog() error {
+	at := s.newest(catalog.Group)
+	if at == nil {
+		return fmt.Errorf("%w: no directory has the catalog", ErrCannotRecover)
+	}
+	s.meta = at.replicas[catalog.Group]
+	var err error
+	if s.view, err = s.meta.Catalog(); err != nil {
+		return err
+	}
+	for _, n := range s.nodes {
+		for group := range n.replicas {
+			if _, placed := s.view.Groups[group]; group != catalog.Group && !placed && !s.view.Dropped(group) {
+				return fmt.Errorf("%w: %q has a replica of group %d, which the newest catalog does not know", ErrCannotRecover, n.path, group)
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Survivors) planGroups(plan *Recovery) error {
+	meta, err := s.planGroup(RecoveredGroup{Group: catalog.Group})
+	if err != nil {
+		return err
+	}
+	plan.Groups = append(plan.Groups, meta)
+	for _, k := range s.view.KeyspacesByName() {
+		for shard, group := range k.All() {
+			g, err := s.planGroup(RecoveredGroup{Group: group, Keyspace: k.Name, Shard: shard})
+			if err != nil {
+				return err
+			}
+			plan.Groups = append(plan.Groups, g)
+		}
+	}
+	for _, g := range plan.Groups {
+		if !g.Kept {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: a majority of each group is here and nothing is lost; start the nodes", ErrCannotRecover)
+}
+
+// planGroup completes g. See DESIGN.md, C2 to C5.
+func (s *Survivors) planGroup(g RecoveredGroup) (RecoveredGroup, error) {
+	at := s.newest(g.Group)
+	if at == nil {
+		return g, nil
+	}
+	newest := at.replicas[g.Group]
+	g.Node, g.Index, g.Committed, g.Written = at.Identity.Key(), newest.LastIndex, newest.SnapshotIndex, newest.Written
+	all, others := map[raft.ServerID]bool{}, map[raft.ServerID]bool{}
+	for _, n := range s.nodes {
+		if r := n.replicas[g.Group]; r != nil {
+			all[r.ID], others[r.ID] = true, n != at
+			g.Term = max(g.Term, r.Term+1)
+		}
+	}
+	g.Kept = true
+	for _, n := range s.nodes {
+		if r := n.replicas[g.Group]; r != nil {
+			g.Kept = g.Kept && replica.HasMajority(r.Newest(), all)
+		}
+	}
+	if g.Kept {
+		g.Term = 0
+		return g, nil
+	}
+	for _, n := range s.nodes {
+		r := n.replicas[g.Group]
+		if r == nil || n == at {
+			continue
+		}
+		if slices.ContainsFunc(r.Configurations, func(c raft.Configuration) bool { return replica.HasMajority(c, others) }) {
+			return g, fmt.Errorf("%w: replicas of %s other than the newest one, on %s, may elect a leader; leave %q out", ErrCannotRecover, g.Name(), g.Node, n.path)
+		}
+	}
+	return g, nil
+}
+
+// checkGrowing refuses a plan that recovers parents and children of a split on different nodes.
+func (s *Survivors) checkGrowing(plan *Recovery) error {
+	on := map[string]string{}
+	for _, g := range plan.Groups {
+		if g.Group == catalog.Group || g.Node == "" || !s.view.Frozen(g.Group) {
+			continue
+		}
+		if node, has := on[g.Keyspace]; has && node != g.Node {
+			return fmt.Errorf("%w: shards of %s are being split, and the newest replicas are on different nodes; recover with one directory", ErrCannotRecover, g.Keyspace)
+		}
+		on[g.Keyspace] = g.Node
+	}
+	return nil
+}
+
+// Recover carries out the plan that Plan has returned. After an error, or a crash, OpenSurvivors,
+// Plan and Recover with the same directories complete it.
+func (s *Survivors) Recover(plan *Recovery) error {
+	renaming := slices.ContainsFunc(s.nodes, func(n *survivor) bool { return n.plan == nil && n.Identity.ClusterID == plan.To })
+	if !renaming {
+		for _, step := range []func(*Recovery) error{s.writePlan, s.changeGroups, s.changeCluster} {
+			if err := step(plan); err != nil {
+				return err
+			}
+		}
+	}
+	for _, n := range s.nodes {
+		path := filepath.Join(n.path, recoveryFile)
+		if err := s.stepped("rename " + path); err != nil {
+			return err
+		}
+		if err := os.Rename(path, filepath.Join(n.path, recoveredFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("cannot complete the recovery: %w", err)
+		}
+		if err := program.SyncDir(n.path); err != nil {
+			return fmt.Errorf("cannot complete the recovery: %w", err)
+		}
+	}
+	return nil
+}
+
+func (s *Survivors) writePlan(plan *Recovery) error {
+	raw, err := json.Marshal(plan)
+	if err != nil {
+		return fmt.Errorf("cannot encode the recovery: %w", err)
+	}
+	for _, n := range s.nodes {
+		if err := s.stepped("plan " + n.path); err != nil {
+			return err
+		}
+		if err := replaceChecked(filepath.Join(n.path, recoveryFile), append(raw, '\n')); err != nil {
+			return fmt.Errorf("cannot write the recovery: %w", err)
+		}
+	}
+	return nil
+}
+
+func (s *Survivors) changeGroups(plan *Recovery) error {
+	for _, g := range plan.Groups {
+		if g.Kept || g.Node == "" {
+			continue
+		}
+		i := slices.IndexFunc(s.nodes, func(n *survivor) bool { return n.Identity.Key() == g.Node })
+		r := s.nodes[i].replicas[g.Group]
+		if r == nil {
+			return fmt.Errorf("%w: the replica of %s on %s has gone since the plan was made", ErrCannotRecover, g.Name(), g.Node)
+		}
+		if r.HasSoleVoter(g.Term) {
+			continue
+		}
+		var commands [][]byte
+		if g.Group == catalog.Group {
+			var err error
+			if commands, err = s.commands(plan); err != nil {
+				return err
+			}
+		}
+		if err := s.stepped("group " + g.Name()); err != nil {
+			return err
+		}
+		if err := r.MakeSoleVoter(g.Term, s.view.Nodes[g.Node].ClusterAddr, commands); err != nil {
+			return fmt.Errorf("cannot recover %s: %w", g.Name(), err)
+		}
+	}
+	return nil
+}
+
+// changeCluster gives all directories the new cluster id.
+func (s *Survivors) changeCluster(plan *Recovery) error {
+	for _, n := range s.nodes {
+		if err := s.stepped("cluster " + n.path); err != nil {
+			return err
+		}
+		id := n.Identity
+		id.ClusterID = plan.To
+		if err := writeIdentity(filepath.Join(n.path, identityFile), id); err != nil {
+			return err
+		}
+		n.Identity = id
+	}
+	return nil
+}
+
+// commands returns the entries by which the catalog forgets the lost nodes. The catalog refuses
+// those that concern a shard that is being split; then its leader finishes the change as usual.
+func (s *Survivors) commands(plan *Recovery) (entries [][]byte, err error) {
+	view := s.view
+	add := func(c *catalog.Command) {
+		next, result := view.After(c)
+		if result.Refused != "" || result.Missing || err != nil {
+			return
+		}
+		var entry []byte
+		if entry, err = catalog.AppendEntry(nil, c); err == nil {
+			view, entries = next, append(entries, entry)
+		}
+	}
+	for _, key := range plan.Lost {
+		add(&catalog.Command{SetNodeState: &catalog.SetNodeStateEntry{Key: key, State: catalog.NodeLeaving}})
+	}
+	for _, g := range plan.Groups {
+		was := view.Groups[g.Group].Target
+		target := slices.DeleteFunc(slices.Clone(was), func(key string) bool { return !slices.Contains(plan.Nodes, key) || key == g.Node })
+		switch {
+		case g.Node == "":
+			target = []string{plan.Groups[0].Node} // the group has no leader, so nothing comes of it but that the lost nodes can leave
+		case !g.Kept || len(target) < len(was):
+			target = append([]string{g.Node}, target...)
+		}
+		add(&catalog.Command{Place: &catalog.PlaceEntry{Group: g.Group, Target: target[:min(len(target), catalog.ReplicasMax)], Was: was}})
+	}
+	for _, key := range plan.Lost {
+		add(&catalog.Command{RemoveNode: &catalog.RemoveNodeEntry{Key: key}})
+	}
+	return entries, err
+}
+
+// ReportRecovered calls report with a recovery of this directory that no start has reported yet, if
+// there is one. A crash may make the next start repeat the call.
+func (d *DataDir) ReportRecovered(report func(*Recovery)) error {
+	path := filepath.Join(d.path, recoveredFile)
+	r, err := readRecovery(path)
+	if r == nil || err != nil {
+		return err
+	}
+	report(r)
+	return os.Rename(path, filepath.Join(d.path, reportedFile))
+}

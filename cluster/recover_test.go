@@ -1,0 +1,319 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/replica"
+	"github.com/countd/countd/shard/storage"
+)
+
+var errStopped = errors.New("stopped here")
+
+// stoppedNodes is the directories of a cluster of stopped nodes, each with a shared log or files of bolt.
+type stoppedNodes struct {
+	t     *testing.T
+	store storage.LogStore
+	keys  []string
+	dirs  []string
+}
+
+// newStoppedNodes makes n nodes. The first three vote in the catalog. The keyspace posts has two
+// shards on the nodes that of returns. Each replica has the entries that all have, and lag[node]
+// fewer of the last three.
+func newStoppedNodes(t *testing.T, store storage.LogStore, n int, of func(shard int) []int, lag []int) *stoppedNodes {
+	t.Helper()
+	s := &stoppedNodes{t: t, store: store}
+	id := strings.Repeat("ab", clusterIDBytes)
+	var nodes []catalog.Node
+	for i := range n {
+		dir := filepath.Join(t.TempDir(), fmt.Sprintf("n%d", i+1))
+		d := open(t, dir, fmt.Sprintf("n%d", i+1))
+		must.Do(t, d.KeepIdentity())
+		must.Do(t, d.SetCluster(id, i == 0))
+		s.keys, s.dirs = append(s.keys, d.Identity.Key()), append(s.dirs, dir)
+		must.Do(t, d.Close())
+		nodes = append(nodes, catalog.Node{Key: s.keys[i], Name: fmt.Sprintf("n%d", i+1), ClusterAddr: fmt.Sprintf("127.0.0.1:%d", i+1), VersionMax: catalog.ClusterVersionMax})
+	}
+	var commands []*catalog.Command
+	for _, node := range nodes {
+		commands = append(commands, &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: node}})
+	}
+	commands = append(commands, &catalog.Command{Place: &catalog.PlaceEntry{Target: s.keys[:3]}})
+	create := &catalog.CreateEntry{Keyspace: catalog.Keyspace{Name: "posts", Kind: "counters", Divisor: 2, Columns: []string{"like"}}}
+	for shard := range 2 {
+		var on []string
+		for _, i := range of(shard) {
+			on = append(on, s.keys[i])
+		}
+		create.Replicas = append(create.Replicas, on)
+	}
+	commands = append(commands, &catalog.Command{Create: create})
+	var entries [][]byte
+	view := catalog.New().View()
+	for _, c := range commands {
+		next, result := view.After(c)
+		if view = next; result.Refused != "" {
+			t.Fatal(result.Refused)
+		}
+		entry, err := catalog.AppendEntry(nil, c)
+		must.Do(t, err)
+		entries = append(entries, entry)
+	}
+	for i := range n {
+		s.write(i, catalog.Group, 0, s.servers(0, []int{0, 1, 2}), entries)
+		for shard := range 2 {
+			if at := slices.Index(of(shard), i); at >= 0 {
+				data := make([][]byte, 10-lag[i])
+				s.write(i, uint32(1+shard), uint64(1+at), s.servers(1, of(shard)), data)
+			}
+		}
+	}
+	return s
+}
+
+func (s *stoppedNodes) servers(first uint64, on []int) (c raft.Configuration) {
+	for at, i := range on {
+		number := uint64(0)
+		if first > 0 {
+			number = first + uint64(at)
+		}
+		c.Servers = append(c.Servers, raft.Server{ID: replica.RaftID(s.keys[i], number), Address: raft.ServerAddress(fmt.Sprintf("127.0.0.1:%d", i+1))})
+	}
+	return c
+}
+
+// write makes a replica whose log has a configuration and then commands.
+func (s *stoppedNodes) write(node int, group uint32, number uint64, c raft.Configuration, commands [][]byte) {
+	s.t.Helper()
+	groups := filepath.Join(s.dirs[node], groupsDir)
+	must.Do(s.t, os.MkdirAll(groups, 0o700))
+	store, err := storage.ChooseLogStore(groups, s.store)
+	must.Do(s.t, err)
+	dirs := replica.Dirs{Path: groups}
+	cfg := replica.Config{Dir: dirs.Dir(group, number), Group: group, NodeID: s.keys[node], Replica: number, LogStore: store}
+	must.Do(s.t, os.MkdirAll(cfg.Dir, 0o700))
+	if store == storage.LogStoreShared {
+		cfg.NodeLog, err = storage.OpenNodeLog(groups)
+		must.Do(s.t, err)
+	}
+	stores, err := storage.OpenStores(cfg.Stores())
+	must.Do(s.t, err)
+	stop := storage.NewFailStop(func(error) {}, func(error) {})
+	log := storage.NewLog(stores, group, cfg.LogPath(), 1<<20, stop)
+	must.Do(s.t, storage.NewVotes(stores, group, cfg.LogPath(), stop).SetTerm(1))
+	must.Do(s.t, log.StoreLog(&raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(c)}))
+	for i, data := range commands {
+		must.Do(s.t, log.StoreLog(&raft.Log{Index: uint64(i) + 2, Term: 1, Type: raft.LogCommand, Data: data, AppendedAt: time.Unix(int64(i), 0)}))
+	}
+	_, err = storage.OpenSnapshots(cfg.Dir, group, hclog.NewNullLogger(), stop)
+	must.Do(s.t, err)
+	must.Do(s.t, stores.Close())
+	if cfg.NodeLog != nil {
+		must.Do(s.t, cfg.NodeLog.Close())
+	}
+}
+
+// recover runs a recovery with the directories of some nodes. It stops before the given durable step; below 0, never.
+// It returns the number of steps.
+func (s *stoppedNodes) recover(stopAt int, on ...int) (plan *Recovery, resumed bool, steps int, err error) {
+	s.t.Helper()
+	var dirs []string
+	for _, i := range on {
+		dirs = append(dirs, s.dirs[i])
+	}
+	survivors, err := OpenSurvivors(dirs)
+	if err != nil {
+		return nil, false, 0, err
+	}
+	defer func() { must.Do(s.t, survivors.Close()) }()
+	survivors.stepped = func(string) error {
+		if steps == stopAt {
+			return errStopped
+		}
+		steps++
+		return nil
+	}
+	plan, resumed, err = survivors.Plan(time.Unix(1_800_000_000, 0))
+	if err == nil {
+		err = survivors.Recover(plan)
+	}
+	return plan, resumed, steps, err
+}
+
+// mustBeRecovered checks all effects of a complete recovery of nodes.
+func (s *stoppedNodes) mustBeRecovered(plan *Recovery, on ...int) {
+	s.t.Helper()
+	for _, i := range on {
+		d := open(s.t, s.dirs[i], "")
+		if d.Identity.ClusterID != plan.To || plan.To == plan.From || plan.To[:16] != plan.From[:16] {
+			s.t.Errorf("%s has the cluster id %s, the plan is from %s to %s", s.dirs[i], d.Identity.ClusterID, plan.From, plan.To)
+		}
+		reported := 0
+		for range 2 {
+			must.Do(s.t, d.ReportRecovered(func(r *Recovery) {
+				if reported++; r.To != plan.To || len(r.Groups) != len(plan.Groups) {
+					s.t.Errorf("reported %+v, want %+v", r, plan)
+				}
+			}))
+		}
+		if reported != 1 {
+			s.t.Errorf("reported %d times", reported)
+		}
+		must.Do(s.t, d.Close())
+		offline, err := replica.OpenOffline(filepath.Join(s.dirs[i], groupsDir), s.keys[i])
+		must.Do(s.t, err)
+		for _, g := range plan.Groups {
+			if g.Node != s.keys[i] || g.Kept {
+				continue
+			}
+			r, err := offline.Open(g.Group)
+			must.Do(s.t, err)
+			newest := r.Newest().Servers
+			if len(newest) != 1 || newest[0].ID != r.ID || newest[0].Suffrage != raft.Voter || r.LastTerm != g.Term || r.Term < r.LastTerm || r.LastIndex <= g.Index {
+				s.t.Errorf("%s on %s: %+v, want the only voter in term %d", g.Name(), g.Node, r, g.Term)
+			}
+			if g.Group == catalog.Group {
+				s.mustForget(r, plan, on...)
+			} else if r.LastIndex != g.Index+1 {
+				s.t.Errorf("%s: the last entry was %d and is %d", g.Name(), g.Index, r.LastIndex)
+			}
+			must.Do(s.t, r.Close())
+		}
+		must.Do(s.t, offline.Close())
+	}
+}
+
+// mustForget checks that the catalog has only surviving nodes, and placements on these.
+func (s *stoppedNodes) mustForget(r *replica.OfflineReplica, plan *Recovery, on ...int) {
+	s.t.Helper()
+	view, err := r.Catalog()
+	must.Do(s.t, err)
+	for key := range view.Nodes {
+		if !slices.Contains(plan.Nodes, key) {
+			s.t.Errorf("the catalog still has %s", key)
+		}
+	}
+	if len(view.Nodes) != len(on) {
+		s.t.Errorf("the catalog has %d nodes, not %d", len(view.Nodes), len(on))
+	}
+	for _, g := range plan.Groups {
+		target := view.Groups[g.Group].Target
+		if len(target) == 0 || g.Node != "" && target[0] != g.Node {
+			s.t.Errorf("the target of %s is %v, not %s first", g.Name(), target, g.Node)
+		}
+		for _, key := range target {
+			if !slices.Contains(plan.Nodes, key) {
+				s.t.Errorf("the target of %s is %v", g.Name(), target)
+			}
+		}
+	}
+}
+
+func allOnFirstThree(int) []int { return []int{0, 1, 2} }
+
+// TestRecoverStopped stops a recovery before each of its durable steps. A second run completes it, and
+// the directories are in use by no node in between once a log has changed.
+func TestRecoverStopped(t *testing.T) {
+	for _, store := range []storage.LogStore{storage.LogStoreShared, storage.LogStoreBoltDB} {
+		for _, on := range [][]int{{0}, {1, 3}} {
+			nodes := func() *stoppedNodes {
+				return newStoppedNodes(t, store, 5, func(shard int) []int { return []int{shard, 1 + shard, 4} }, make([]int, 5))
+			}
+			if len(on) == 1 {
+				nodes = func() *stoppedNodes { return newStoppedNodes(t, store, 3, allOnFirstThree, make([]int, 3)) }
+			}
+			for stopAt, steps := 0, 1; stopAt <= steps; stopAt++ {
+				s := nodes()
+				first, _, n, err := s.recover(stopAt, on...)
+				if n < stopAt { // the recovery has fewer steps: it is complete
+					break
+				}
+				if !errors.Is(err, errStopped) {
+					must.Do(t, err)
+					s.mustBeRecovered(first, on...)
+					break
+				}
+				steps = n + 1
+				for _, i := range on { // no node starts between the first changed log and the new cluster id
+					if d, err := OpenDataDir(s.dirs[i], ""); err == nil {
+						if d.Identity.ClusterID == first.From && stopAt >= len(on) {
+							t.Errorf("%s, %v, stopped before step %d: %s starts in its old cluster", store, on, stopAt, s.dirs[i])
+						}
+						must.Do(t, d.Close())
+					} else if !errors.Is(err, ErrRecovering) {
+						t.Fatal(err)
+					}
+				}
+				plan, resumed, _, err := s.recover(-1, on...)
+				must.Do(t, err)
+				if wrote := stopAt >= len(on); resumed != wrote || wrote && plan.To != first.To {
+					t.Errorf("%s, %v, stopped before step %d: resumed is %v, to %s after %s", store, on, stopAt, resumed, plan.To, first.To)
+				}
+				s.mustBeRecovered(plan, on...)
+			}
+		}
+	}
+}
+
+// The newest replica of the given directories becomes the only voter, and the plan says how far it is.
+func TestRecoverChoosesNewest(t *testing.T) {
+	s := newStoppedNodes(t, storage.LogStoreShared, 5, func(shard int) []int { return []int{shard, 1 + shard, 4} }, []int{3, 2, 0, 0, 0})
+	// posts/0 is on 0, 1 and 4, posts/1 on 1, 2 and 4.
+	plan, _, _, err := s.recover(-1, 0, 1)
+	if err == nil || !strings.Contains(err.Error(), "cannot recover") {
+		// The catalog keeps two of its three voters, and posts/0 too; posts/1 has lost two.
+		must.Do(t, err)
+	}
+	for _, want := range []struct {
+		group uint32
+		node  string
+		kept  bool
+		index uint64
+	}{{0, s.keys[0], true, 8}, {1, s.keys[1], true, 9}, {2, s.keys[1], false, 9}} {
+		g := plan.Groups[want.group]
+		if g.Node != want.node || g.Kept != want.kept || g.Index != want.index {
+			t.Errorf("group %d: %+v, want %+v", want.group, g, want)
+		}
+	}
+	s.mustBeRecovered(plan, 0, 1)
+}
+
+// A recovery is refused if it has nothing to do, with the directories of two clusters, of one node
+// twice, and while a node runs. It names groups without a replica.
+func TestRecoverRefuses(t *testing.T) {
+	s := newStoppedNodes(t, storage.LogStoreShared, 4, func(shard int) []int { return []int{shard, 1 + shard, 2 + shard} }, make([]int, 4))
+	if _, _, _, err := s.recover(-1, 0, 1, 2, 3); !errors.Is(err, ErrCannotRecover) || !strings.Contains(err.Error(), "nothing is lost") {
+		t.Errorf("with all nodes: %v", err)
+	}
+	if _, _, _, err := s.recover(-1, 0, 0); !errors.Is(err, ErrLocked) {
+		t.Errorf("one directory twice: %v", err)
+	}
+	running := open(t, s.dirs[3], "")
+	if _, _, _, err := s.recover(-1, 3); !errors.Is(err, ErrLocked) {
+		t.Errorf("while the node runs: %v", err)
+	}
+	must.Do(t, running.Close())
+	if _, err := OpenSurvivors([]string{t.TempDir()}); err == nil {
+		t.Error("a directory of no node is accepted")
+	}
+	plan, _, _, err := s.recover(-1, 0)
+	must.Do(t, err)
+	if lost := plan.LostGroups(); !slices.Equal(lost, []string{"posts/1"}) {
+		t.Errorf("lost are %v", lost)
+	}
+	if _, _, _, err := s.recover(-1, 0, 3); !errors.Is(err, ErrCannotRecover) || !strings.Contains(err.Error(), "of cluster") {
+		t.Errorf("with a node of the old cluster: %v", err)
+	}
+}

@@ -1,0 +1,116 @@
+package cluster
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/cluster"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+)
+
+// recoverOutput is the JSON output of recover.
+type recoverOutput struct {
+	cluster.Recovery
+	Resumed bool `json:"resumed"` // the command completed an interrupted recovery
+}
+
+// typedDigits is how much of the cluster's id recover asks for: the node's directory does not
+// have the --cluster-name.
+const typedDigits = 8
+
+func recoverCommand(c *cli.CLI) *cobra.Command {
+	var dirs []string
+	var acceptLost bool
+	cmd := &cobra.Command{
+		Use:   "recover --data-dir DIR",
+		Short: "Let the surviving replicas continue after a majority was lost for good; needs no server",
+		Long: `Let the surviving replicas continue after a majority was lost for good; needs no server.
+
+ACKNOWLEDGED WRITES MAY BE LOST: those that only lost nodes had. If the disks of lost nodes may
+come back, do not run this: start the nodes instead.
+
+Stop countd on all surviving nodes, and bring their data directories to one machine. Give each
+with its own --data-dir. For each group, the newest replica in these directories becomes the only
+voter. The cluster gets a new id: nodes whose directory is not given, and all copies made before,
+are refused. Put the directories back and start the nodes. Then start new nodes, which join.
+
+If the command is interrupted, run it again. countd does not start before it is complete.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if len(dirs) == 0 {
+				return cli.Usagef("recover needs --data-dir")
+			}
+			survivors, err := cluster.OpenSurvivors(dirs)
+			if err != nil {
+				return err
+			}
+			defer survivors.Close()
+			return runRecover(c, survivors, acceptLost)
+		},
+	}
+	cmd.Flags().StringArrayVar(&dirs, "data-dir", nil, "data directory of a surviving node; may be repeated")
+	cmd.Flags().BoolVar(&acceptLost, "accept-lost", false, "recover although the directories lack all replicas of some shards, which stay without a leader")
+	return cmd
+}
+
+func runRecover(c *cli.CLI, survivors *cluster.Survivors, acceptLost bool) error {
+	plan, resumed, err := survivors.Plan(time.Now())
+	if err != nil {
+		return err
+	}
+	for i := range plan.Groups {
+		c.Say("%s", fateOf(&plan.Groups[i]))
+	}
+	c.Say("survivors: %s; lost: %s", strings.Join(plan.Nodes, ", "), strings.Join(plan.Lost, ", "))
+	if lost := plan.LostGroups(); len(lost) > 0 && !acceptLost {
+		return fmt.Errorf("no directory has a replica of %s: give the directories of all survivors, or --accept-lost to leave these shards without a leader", strings.Join(lost, ", "))
+	}
+	if resumed {
+		c.Say("this completes the recovery that was begun at %s", plan.At.Format(time.RFC3339))
+	}
+	c.Say("ACKNOWLEDGED WRITES MAY BE LOST, if only lost nodes had them. The lost nodes can never return.")
+	if err := confirmRecover(c, plan.From); err != nil {
+		return err
+	}
+	if err := survivors.Recover(plan); err != nil {
+		return err
+	}
+	return c.Print(recoverOutput{*plan, resumed}, func(t *cli.Table) {
+		t.Row("RECOVERED", "CLUSTER", "GROUPS")
+		t.Row(strings.Join(plan.Nodes, ","), plan.To, len(plan.Groups))
+	})
+}
+
+// fateOf describes what happens to a group, and what of it may be missing.
+func fateOf(g *cluster.RecoveredGroup) string {
+	switch {
+	case g.Node == "":
+		return fmt.Sprintf("%s: LOST, no directory has a replica", g.Name())
+	case g.Kept:
+		return fmt.Sprintf("%s: nothing is missing, a majority of its voters is here", g.Name())
+	}
+	written := "at an unknown time"
+	if !g.Written.IsZero() {
+		written = "written " + g.Written.UTC().Format(time.RFC3339)
+	}
+	return fmt.Sprintf("%s: %s becomes the only voter, with entries up to %d, %s (committed at least up to %d); later ones are lost", g.Name(), g.Node, g.Index, written, g.Committed)
+}
+
+// confirmRecover asks for the beginning of the cluster's id, unless --yes is set.
+func confirmRecover(c *cli.CLI, id string) error {
+	if c.Yes {
+		return nil
+	}
+	question := fmt.Sprintf("Type the first %d digits of the cluster's id, %s, to go on: ", typedDigits, id)
+	if err := c.MayAsk(question); err != nil {
+		return err
+	}
+	answer, err := c.Ask(question)
+	if err != nil || strings.TrimSpace(answer) != id[:typedDigits] {
+		return fmt.Errorf("nothing was done; type %s, or give --yes", id[:typedDigits])
+	}
+	return nil
+}
