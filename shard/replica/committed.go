@@ -3,6 +3,7 @@ package replica
 import (
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -42,11 +43,18 @@ func (c *committedMembers) newest() *ConfigurationAt {
 	return at
 }
 
+// barrierPause is how often CommittedIndex looks whether a barrier has been applied.
+const barrierPause = 200 * time.Microsecond
+
 // CommittedIndex returns the commit index of a group that this node leads. The applied index would
 // be too low for reads: a client may have read newer entries from a follower whose state machine is
 // ahead.
 func (g *Replica) CommittedIndex(applied func() uint64) uint64 {
-	if committed := g.raft.CommitIndex(); committed > g.barrierIndex.Load() {
+	committed := g.raft.CommitIndex()
+	for g.Growth.awaitsBarrier() && applied() < committed && g.barrierIndex.Load() < committed {
+		time.Sleep(barrierPause) // committed may be the barrier's index, which the caller must not wait for
+	}
+	if committed > g.barrierIndex.Load() {
 		return committed
 	}
 	return applied() // nothing after the barrier is committed, everything before it is applied here, and the barrier itself never reaches a state machine

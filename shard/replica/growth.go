@@ -99,10 +99,21 @@ func (g *Growth) once(busy *atomic.Bool, f func() error) outcomeFuture {
 	return outcome
 }
 
+// barrier proposes a barrier and waits for it. Reads then need not wait for its index.
 func (g *Growth) barrier() error {
-	_, err := g.of.barrier()
+	index, err := g.of.barrier()
+	for err == nil {
+		before := g.of.barrierIndex.Load()
+		if before >= index || g.of.barrierIndex.CompareAndSwap(before, index) {
+			break
+		}
+	}
 	return err
 }
+
+// awaitsBarrier reports whether a barrier of Voters or Begun is under way. Once it is not, barrierIndex is not below
+// the index of that barrier.
+func (g *Growth) awaitsBarrier() bool { return g.asking.Load() || g.fencing.Load() }
 
 // errBusy is returned by Propose and Voters while an earlier call waits for raft.
 var errBusy = errors.New("an earlier call waits for raft")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -191,6 +192,9 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 	}
 	inBackupOrder(keyspaces, func(k client.Keyspace) string { return k.Kind })
 	for _, k := range keyspaces {
+		if k.Growing != nil {
+			return nil, fmt.Errorf("keyspace %s grows from %d to %d shards: wait for the end of the growth", k.Name, k.Shards, k.Growing.To)
+		}
 		in := manifestKeyspace{Name: k.Name, Kind: k.Kind, Shards: k.Shards, Sharding: k.Sharding}
 		for shard := range k.Shards {
 			g, err := b.shard(ctx, k.Name, shard, numbers)
@@ -233,9 +237,12 @@ func (b *backup) sources(ctx context.Context, earlier []admin.SavedSource) (kept
 // addColumns adds the columns of the keyspaces to the manifest. It runs after all snapshots, so
 // that every column with counts in a snapshot is included. numbers holds the group numbers from
 // before the snapshots. If a group has another number now, its keyspace was dropped and created
-// again.
+// again. If a keyspace began to grow, a snapshot may lack the rows of new shards. The node's catalog may be old, so
+// it must be as new as the leader's.
 func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string]uint32) error {
-	keyspaces, err := b.server.Keyspaces(ctx)
+	keyspaces, err := client.AskMember[[]client.Keyspace](ctx, b.server, client.Call{
+		Method: http.MethodGet, Path: "/v1/keyspaces?consistency=linearizable",
+	}, "keyspaces")
 	if err != nil {
 		return fmt.Errorf("cannot list the keyspaces: %w", err)
 	}
@@ -247,8 +254,11 @@ func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string
 		in := &m.Keyspaces[i]
 		at := slices.IndexFunc(keyspaces, func(k client.Keyspace) bool { return k.Name == in.Name })
 		first := fmt.Sprintf("%s/%d", in.Name, 0)
-		if at < 0 || now[first] != numbers[first] || keyspaces[at].Shards != in.Shards || keyspaces[at].Sharding != in.Sharding {
+		if at < 0 || now[first] != numbers[first] || keyspaces[at].Sharding != in.Sharding {
 			return fmt.Errorf("keyspace %s was dropped meanwhile", in.Name)
+		}
+		if keyspaces[at].Growing != nil || keyspaces[at].Shards != in.Shards {
+			return fmt.Errorf("keyspace %s began to grow meanwhile, or was dropped: back up again after the growth", in.Name)
 		}
 		k := keyspaces[at]
 		in.Columns, in.Settings = k.Columns, k.Settings

@@ -272,6 +272,30 @@ func TestBackupWhileAKeyspaceIsDropped(t *testing.T) {
 	}
 }
 
+// A backup fails if a keyspace begins to grow while the backup runs, whether or not the growth has ended by then.
+func TestBackupWhileAKeyspaceGrows(t *testing.T) {
+	server := nodetest.New(t)
+	ctl := against(t, server.URL)
+	for _, name := range []string{"tags", "words"} {
+		ctl.OK("keyspace", "create", name, "--columns", "a", "--shards", "1")
+	}
+	for _, order := range [][]string{{"tags"}, {"words", "--no-wait"}} {
+		snapshots := 0
+		server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
+			if strings.HasSuffix(r.URL.Path, "/snapshot") {
+				if snapshots++; snapshots == 2 {
+					against(t, server.URL).OK(append([]string{"keyspace", "grow", "--yes"}, order...)...)
+				}
+			}
+			return nil
+		})
+		got := ctl.Run("backup", filepath.Join(t.TempDir(), "backup"))
+		if got.Code != cli.ExitFail || !strings.Contains(got.Err, "keyspace "+order[0]+" began to grow meanwhile") {
+			t.Errorf("%v: exit %d, %s", order, got.Code, got.Err)
+		}
+	}
+}
+
 // A backup saves a keyspace before the keyspaces to which it refers, and a restore restores it
 // after them. The restore does so even if the manifest has another order.
 func TestBackupOrder(t *testing.T) {
