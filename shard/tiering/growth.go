@@ -177,7 +177,7 @@ func readAll(m raftfsm.Machine, rows *cold.Group) error {
 		for _, generation := range rows.Numbers() {
 			retained, err := rows.Scrub(generation, func(int) error { return nil })
 			if errors.Is(err, cold.ErrDamaged) && !retained {
-				return fmt.Errorf("%w: %v", errStored, err)
+				return fmt.Errorf("%w: %s", errStored, err.Error())
 			}
 			if err != nil {
 				return fmt.Errorf("cannot read cold rows: %w", err)
