@@ -26,6 +26,8 @@ type Keyspace struct {
 	column.Settings[int64]
 	// Growing is the progress of the keyspace's growth; nil if it does not grow.
 	Growing *Growing `json:"growing,omitempty"`
+	// CreatedShards is the number of shards at the creation; 0 unless the keyspace has grown.
+	CreatedShards int `json:"created_shards,omitempty"`
 }
 
 // Growing is the progress of a growth, which multiplies the shards of a keyspace.

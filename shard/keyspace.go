@@ -35,6 +35,8 @@ type Keyspace struct {
 	Everywhere bool `json:"everywhere,omitempty"`
 	column.Settings[int64]
 	Growing *catalog.Progress `json:"growing,omitempty"` // nil unless the number of shards is growing now
+	// CreatedShards is the number of shards at the creation; 0 unless the keyspace has grown.
+	CreatedShards int `json:"created_shards,omitempty"`
 	// Warning describes a problem of the chosen number of shards. Only CreateKeyspace sets it.
 	Warning string `json:"warning,omitempty"`
 
@@ -49,6 +51,9 @@ func keyspaceOf(k *catalog.Keyspace) *Keyspace {
 	known := &Keyspace{
 		Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: len(k.Groups), Sharding: k.Sharding, FirstGroup: k.FirstGroup(), Groups: k.Groups, Divisor: k.Divisor,
 		Everywhere: k.Everywhere, Growing: k.Progress(), Settings: k.Settings, ByNumber: raftfsm.SettingsOf(k.Columns, k.Settings),
+	}
+	if k.Divisor != known.Shards {
+		known.CreatedShards = k.Divisor
 	}
 	for number, name := range k.Columns {
 		if name == "" {

@@ -43,16 +43,21 @@ func (c *committedMembers) newest() *ConfigurationAt {
 	return at
 }
 
-// barrierPause is how often CommittedIndex looks whether a barrier has been applied.
-const barrierPause = 200 * time.Microsecond
+const (
+	// barrierPause is how often CommittedIndex looks whether a barrier has been applied.
+	barrierPause = 200 * time.Microsecond
+	// barrierWaitMax bounds that wait. After it, reads wait for the barrier's index, and fail at their deadlines
+	// unless somebody writes.
+	barrierWaitMax = time.Second
+)
 
 // CommittedIndex returns the commit index of a group that this node leads. The applied index would
 // be too low for reads: a client may have read newer entries from a follower whose state machine is
 // ahead.
 func (g *Replica) CommittedIndex(applied func() uint64) uint64 {
-	committed := g.raft.CommitIndex()
-	for g.Growth.awaitsBarrier() && applied() < committed && g.barrierIndex.Load() < committed {
-		time.Sleep(barrierPause) // committed may be the barrier's index, which the caller must not wait for
+	committed, began := g.raft.CommitIndex(), time.Now()
+	for g.Growth.mayBeBarrier(committed, applied) && time.Since(began) < barrierWaitMax {
+		time.Sleep(barrierPause)
 	}
 	if committed > g.barrierIndex.Load() {
 		return committed
@@ -80,13 +85,13 @@ func (g *Replica) CommittedServers() []raft.Server {
 
 // IndexWith returns CommittedIndex if this node and the asker are a majority of the voters, and
 // this node leads askersTerm or a later term. askersTerm is the term of the asker when it asked.
-// Otherwise IndexWith returns 0.
+// Otherwise, or if CommittedIndex would wait, IndexWith returns 0.
 func (g *Replica) IndexWith(applied func() uint64, asker raft.ServerID, askersTerm uint64) uint64 {
 	term := g.readyTerm.Load()
 	if askersTerm > term || g.Ready() != nil {
 		return 0
 	}
-	if !TwoSuffice(g.Voters(), asker, g.ID()) {
+	if !TwoSuffice(g.Voters(), asker, g.ID()) || g.Growth.mayBeBarrier(g.raft.CommitIndex(), applied) {
 		return 0
 	}
 	index := g.CommittedIndex(applied)

@@ -102,13 +102,24 @@ func (g *Growth) once(busy *atomic.Bool, f func() error) outcomeFuture {
 // barrier proposes a barrier and waits for it. Reads then need not wait for its index.
 func (g *Growth) barrier() error {
 	index, err := g.of.barrier()
-	for err == nil {
-		before := g.of.barrierIndex.Load()
-		if before >= index || g.of.barrierIndex.CompareAndSwap(before, index) {
-			break
-		}
+	if err == nil {
+		g.noteBarrier(index)
 	}
 	return err
+}
+
+// noteBarrier records that a barrier was applied here.
+func (g *Growth) noteBarrier(index uint64) {
+	at := &g.of.barrierIndex
+	for before := at.Load(); before < index && !at.CompareAndSwap(before, index); {
+		before = at.Load()
+	}
+}
+
+// mayBeBarrier reports whether the entry at a commit index may be a barrier of Voters or Begun. No read must wait
+// for it.
+func (g *Growth) mayBeBarrier(committed uint64, applied func() uint64) bool {
+	return g.awaitsBarrier() && applied() < committed && g.of.barrierIndex.Load() < committed
 }
 
 // awaitsBarrier reports whether a barrier of Voters or Begun is under way. Once it is not, barrierIndex is not below

@@ -45,7 +45,7 @@ func (g *Replica) confirm() {
 			return // watchLeadership starts another confirm for a later term
 		}
 		if err == nil {
-			g.barrierIndex.Store(index)
+			g.Growth.noteBarrier(index)
 			g.readyTerm.Store(term)
 			return
 		}

@@ -59,8 +59,8 @@ type Replica struct {
 	// readyTerm is the term in which this node leads and has applied its barrier, or 0. confirm
 	// sets it; watchLeadership clears it.
 	readyTerm atomic.Uint64
-	// barrierIndex is the index of the last barrier that was applied here: confirm sets it before
-	// readyTerm, and Growth raises it. Committed entries after it reach the FSM, unless Growth awaits a barrier.
+	// barrierIndex is the index of the last barrier that was applied here: confirm raises it before
+	// readyTerm, and Growth too. Committed entries after it reach the FSM, unless Growth awaits a barrier.
 	barrierIndex atomic.Uint64
 	// hangs is set while a write to the log hangs: see noteHang.
 	hangs atomic.Bool

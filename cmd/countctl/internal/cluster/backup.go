@@ -178,9 +178,9 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 		return nil, err
 	}
 	m.ClusterID = nodes.ClusterID
-	keyspaces, err := b.server.Keyspaces(ctx)
+	keyspaces, err := b.keyspaces(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("cannot list the keyspaces: %w", err)
+		return nil, err
 	}
 	numbers, err := groupNumbers(ctx, b.server)
 	if err != nil {
@@ -195,7 +195,7 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 		if k.Growing != nil {
 			return nil, fmt.Errorf("keyspace %s grows from %d to %d shards: wait for the end of the growth", k.Name, k.Shards, k.Growing.To)
 		}
-		in := manifestKeyspace{Name: k.Name, Kind: k.Kind, Shards: k.Shards, Sharding: k.Sharding}
+		in := manifestKeyspace{Name: k.Name, Kind: k.Kind, Shards: k.Shards, Sharding: k.Sharding, CreatedShards: k.CreatedShards}
 		for shard := range k.Shards {
 			g, err := b.shard(ctx, k.Name, shard, numbers)
 			if err != nil {
@@ -234,17 +234,25 @@ func (b *backup) sources(ctx context.Context, earlier []admin.SavedSource) (kept
 	return kept, nil
 }
 
-// addColumns adds the columns of the keyspaces to the manifest. It runs after all snapshots, so
-// that every column with counts in a snapshot is included. numbers holds the group numbers from
-// before the snapshots. If a group has another number now, its keyspace was dropped and created
-// again. If a keyspace began to grow, a snapshot may lack the rows of new shards. The node's catalog may be old, so
-// it must be as new as the leader's.
-func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string]uint32) error {
-	keyspaces, err := client.AskMember[[]client.Keyspace](ctx, b.server, client.Call{
+// keyspaces lists the keyspaces. The node's catalog may be old, so it first waits until it is as new as the leader's.
+func (b *backup) keyspaces(ctx context.Context) ([]client.Keyspace, error) {
+	all, err := client.AskMember[[]client.Keyspace](ctx, b.server, client.Call{
 		Method: http.MethodGet, Path: "/v1/keyspaces?consistency=linearizable",
 	}, "keyspaces")
 	if err != nil {
-		return fmt.Errorf("cannot list the keyspaces: %w", err)
+		return nil, fmt.Errorf("cannot list the keyspaces: %w", err)
+	}
+	return all, nil
+}
+
+// addColumns adds the columns of the keyspaces to the manifest. It runs after all snapshots, so
+// that every column with counts in a snapshot is included. numbers holds the group numbers from
+// before the snapshots. If a group has another number now, its keyspace was dropped and created
+// again. If a keyspace began to grow, a snapshot may lack the rows of new shards.
+func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string]uint32) error {
+	keyspaces, err := b.keyspaces(ctx)
+	if err != nil {
+		return err
 	}
 	now, err := groupNumbers(ctx, b.server)
 	if err != nil {

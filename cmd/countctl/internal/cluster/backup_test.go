@@ -296,6 +296,46 @@ func TestBackupWhileAKeyspaceGrows(t *testing.T) {
 	}
 }
 
+// The keys in a backup depend on the number of shards at the creation. A restore refuses a keyspace of another
+// history before it changes anything.
+func TestRestoreOfAGrownKeyspace(t *testing.T) {
+	from, to := nodetest.New(t), nodetest.New(t)
+	ids := []string{"3", "4", "5", "6", "1000000007"}
+	grown := func(server *nodetest.Server) {
+		against(t, server.URL).OK("keyspace", "create", "songs", "--columns", "plays", "--shards", "1")
+		against(t, server.URL).OK("keyspace", "grow", "songs", "--yes")
+	}
+	plays := func(server *nodetest.Server) (all string) {
+		for _, id := range ids {
+			all += against(t, server.URL).OK("get", id, "--keyspace", "songs", "-o", "json")
+		}
+		return all
+	}
+	grown(from)
+	for i, id := range ids {
+		against(t, from.URL).OK("incr", id, fmt.Sprintf("plays=%d", i+1), "--keyspace", "songs")
+	}
+	dir := filepath.Join(t.TempDir(), "backup")
+	against(t, from.URL).OK("backup", dir)
+
+	ctl := against(t, to.URL)
+	refused := func(what string) {
+		t.Helper()
+		if got := ctl.Run("restore", dir, "--force", "--yes"); got.Code != cli.ExitFail || !strings.Contains(got.Err, "create it with 1 shards, and multiply them by 3") {
+			t.Errorf("%s: exit %d, %s", what, got.Code, got.Err)
+		}
+	}
+	refused("without the keyspace")
+	ctl.OK("keyspace", "create", "songs", "--columns", "plays", "--shards", "3")
+	refused("with 3 shards from the beginning")
+	ctl.OK("keyspace", "drop", "songs", "--yes")
+	grown(to)
+	ctl.OK("restore", dir, "--force", "--yes")
+	if got, want := plays(to), plays(from); got != want {
+		t.Errorf("restored\n%s\nwant\n%s", got, want)
+	}
+}
+
 // A backup saves a keyspace before the keyspaces to which it refers, and a restore restores it
 // after them. The restore does so even if the manifest has another order.
 func TestBackupOrder(t *testing.T) {

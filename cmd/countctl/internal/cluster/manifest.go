@@ -53,8 +53,11 @@ type manifestKeyspace struct {
 	column.Settings[int64]
 	// Sharding is "" for modulo. Older programs, which lack this field, refuse a manifest that has
 	// it.
-	Sharding string          `json:"sharding,omitempty"`
-	Groups   []manifestGroup `json:"groups"` // one for each shard, in the order of shards
+	Sharding string `json:"sharding,omitempty"`
+	// CreatedShards is the number of shards at the creation; 0 unless the keyspace has grown. The keys in the
+	// snapshots depend on it.
+	CreatedShards int             `json:"created_shards,omitempty"`
+	Groups        []manifestGroup `json:"groups"` // one for each shard, in the order of shards
 }
 
 // manifestGroup describes the snapshot of one shard, which is a file in the manifest's directory.

@@ -173,10 +173,11 @@ func (r *restore) refuse(ctx context.Context) error {
 		if !found && k.Kind != kindCounters {
 			return fmt.Errorf("the cluster has no keyspace %s of kind %s yet; see countctl upgrade status", k.Name, k.Kind)
 		}
-		if found {
-			if err := fits(there, k); err != nil {
-				return err
-			}
+		if !found { // as makeKeyspaces makes it
+			there = client.Keyspace{Kind: k.Kind, Shards: k.Shards, Sharding: k.Sharding}
+		}
+		if err := fits(there, k); err != nil {
+			return err
 		}
 	}
 	if err := r.refuseSources(ctx); err != nil || r.force {
@@ -297,6 +298,11 @@ const kindCounters = "counters"
 // fits returns an error if the keyspace has another number of shards, sharding or kind than in the
 // backup.
 func fits(there client.Keyspace, k manifestKeyspace) error {
+	if created := cmp.Or(k.CreatedShards, k.Shards); k.Sharding == "" && (created != k.Shards || there.CreatedShards != 0) &&
+		(there.Shards != k.Shards || cmp.Or(there.CreatedShards, there.Shards) != created) {
+		return fmt.Errorf("keyspace %s of the backup was created with %d shards and has %d; restore it into one of the same history: "+
+			"create it with %d shards, and multiply them by %d (countctl keyspace grow)", k.Name, created, k.Shards, created, k.Shards/created)
+	}
 	if there.Shards != k.Shards {
 		return fmt.Errorf("keyspace %s has %d shards, the backup %d; start the new cluster with --shards %s=%d",
 			k.Name, there.Shards, k.Shards, k.Name, k.Shards)
