@@ -24,9 +24,11 @@ func (r *run) fill(from, last uint64, width int) error {
 			return err
 		}
 		r.page, r.segs = *page, r.segs[1:]
-		if n, found := slices.BinarySearch(r.page.IDs, last); n < len(r.page.IDs) && !found {
-			r.page = *r.page.slice(0, n)
+		n, found := slices.BinarySearch(r.page.IDs, last)
+		if found {
+			n++
 		}
+		r.page = *r.page.slice(0, n)
 	}
 	return nil
 }
