@@ -146,7 +146,7 @@ func (n *fakeNode) Keyspaces() []*shard.Keyspace {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.mu.fault == "growing" {
-		return []*shard.Keyspace{{Name: "posts", Kind: kinds.Counters, Columns: []string{"like"}, Shards: 7, Growing: &fakeProgress}}
+		return []*shard.Keyspace{{Name: "posts", Kind: kinds.Counters, Columns: []string{"like"}, Shards: 7, CreatedShards: 1, Growing: &fakeProgress}}
 	}
 	var all []*shard.Keyspace
 	for _, ks := range n.mu.keyspaces {
