@@ -269,7 +269,7 @@ func TestDryRunCountsRows(t *testing.T) {
 	}
 }
 
-// A dry run that cannot read all rows in its time assumes that the others are spread like those that it has read.
+// If a dry run has no time to read all rows, it assumes that the rest is spread like the rows that it has read.
 func TestDryRunEstimates(t *testing.T) {
 	c := newPartCount(&shard.Keyspace{Name: "posts", Shards: 2, Columns: []string{"like"}}, 3)
 	c.shards[0] = shardCount{rows: 3_000, counted: 300, parts: [][]uint64{{200, 100}, {100, 100, 100}, nil, nil}}

@@ -5,14 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/internal/program"
 	"github.com/countd/countd/raftfsm/catalog"
@@ -57,8 +54,8 @@ type RecoveredGroup struct {
 	Node string `json:"node"`
 	// Kept is set if a majority of the group's voters survives, so that the recovery leaves it alone.
 	Kept bool `json:"kept"`
-	// Index is the last entry of the newest replica, of which Committed and all earlier entries are
-	// certainly committed. Written is when a leader appended that entry; zero if unknown.
+	// Index is the last entry of the newest replica. The entries up to Committed are certainly
+	// committed. Written is when a leader appended the last entry; zero if unknown.
 	Index     uint64    `json:"index"`
 	Committed uint64    `json:"committed"`
 	Written   time.Time `json:"written,omitzero"`
@@ -74,7 +71,7 @@ func (g *RecoveredGroup) Name() string {
 	return fmt.Sprintf("%s/%d", g.Keyspace, g.Shard)
 }
 
-// LostGroups returns the names of the groups of which no survivor has a replica.
+// LostGroups returns the names of the groups that have no replica on any survivor.
 func (r *Recovery) LostGroups() (names []string) {
 	for _, g := range r.Groups {
 		if g.Node == "" {
@@ -194,193 +191,6 @@ func nextEpoch(id string) string {
 	return id[:half] + randomHex(clusterIDBytes/2)
 }
 
-// Plan returns what Recover will do, and whether it completes an interrupted recovery. now goes into
-// a new plan.
-func (s *Survivors) Plan(now time.Time) (plan *Recovery, resumed bool, err error) {
-	if plan, err = s.interrupted(); err != nil {
-		return nil, false, err
-	}
-	if err := s.readCatalog(); err != nil {
-		return nil, false, err
-	}
-	if plan != nil {
-		return plan, true, nil
-	}
-	id := s.nodes[0].Identity.ClusterID
-	plan = &Recovery{Format: recoveryFormat, At: now.UTC().Truncate(time.Second), From: id, To: nextEpoch(id), Lost: []string{}}
-	for _, n := range s.nodes {
-		if n.Identity.ClusterID != id {
-			return nil, false, fmt.Errorf("%w: %q is of cluster %s, %q of cluster %s", ErrCannotRecover, s.nodes[0].path, id, n.path, n.Identity.ClusterID)
-		}
-		if _, known := s.view.Nodes[n.Identity.Key()]; !known {
-			return nil, false, fmt.Errorf("%w: node %s of %q was removed from the cluster; leave its directory out", ErrCannotRecover, n.Identity.Key(), n.path)
-		}
-		plan.Nodes = append(plan.Nodes, n.Identity.Key())
-	}
-	for _, key := range slices.Sorted(maps.Keys(s.view.Nodes)) {
-		if !slices.Contains(plan.Nodes, key) {
-			plan.Lost = append(plan.Lost, key)
-		}
-	}
-	if err := s.planGroups(plan); err != nil {
-		return nil, false, err
-	}
-	return plan, false, s.checkGrowing(plan)
-}
-
-// interrupted returns the plan that an earlier run has written to all of its directories; nil for
-// none.
-func (s *Survivors) interrupted() (plan *Recovery, err error) {
-	for _, n := range s.nodes {
-		switch {
-		case n.plan == nil:
-		case plan == nil || plan.To == n.plan.To:
-			plan = n.plan
-		default: // no log was changed for either plan, or the directories are of different recoveries
-			return nil, fmt.Errorf("%w: these directories have the plans of different recoveries", ErrCannotRecover)
-		}
-	}
-	if plan == nil {
-		return nil, nil
-	}
-	all := true
-	for _, n := range s.nodes {
-		if !slices.Contains(plan.Nodes, n.Identity.Key()) {
-			return nil, fmt.Errorf("%w: a recovery without %q is not complete; complete it first, with the directories of %v", ErrCannotRecover, n.path, plan.Nodes)
-		}
-		all = all && (n.plan != nil || n.Identity.ClusterID == plan.To)
-	}
-	if len(s.nodes) < len(plan.Nodes) {
-		return nil, fmt.Errorf("%w: complete the interrupted recovery with the directories of all of %v", ErrCannotRecover, plan.Nodes)
-	}
-	if !all { // no log was changed yet, and a node without the plan may have run since
-		return nil, nil
-	}
-	return plan, nil
-}
-
-// newest returns the node with the newest replica of a group; nil if none has one that counts.
-func (s *Survivors) newest(group uint32) (at *survivor) {
-	for _, n := range s.nodes {
-		r := n.replicas[group]
-		if r == nil || !s.counts(n, group) {
-			continue
-		}
-		if at == nil || r.NewerThan(at.replicas[group]) {
-			at = n
-		}
-	}
-	return at
-}
-
-// counts reports whether the catalog has not retired the replica of a node.
-func (s *Survivors) counts(n *survivor, group uint32) bool {
-	if group == catalog.Group {
-		return true
-	}
-	p := s.view.Groups[group]
-	if !p.Numbered() {
-		return true
-	}
-	number, has := p.Number(n.Identity.Key())
-	return has && number == n.replicas[group].Number
-}
-
-func (s *Survivors) readCatalog() error {
-	at := s.newest(catalog.Group)
-	if at == nil {
-		return fmt.Errorf("%w: no directory has the catalog", ErrCannotRecover)
-	}
-	s.meta = at.replicas[catalog.Group]
-	var err error
-	if s.view, err = s.meta.Catalog(); err != nil {
-		return err
-	}
-	for _, n := range s.nodes {
-		for group := range n.replicas {
-			if _, placed := s.view.Groups[group]; group != catalog.Group && !placed && !s.view.Dropped(group) {
-				return fmt.Errorf("%w: %q has a replica of group %d, which the newest catalog does not know", ErrCannotRecover, n.path, group)
-			}
-		}
-	}
-	return nil
-}
-
-func (s *Survivors) planGroups(plan *Recovery) error {
-	meta, err := s.planGroup(RecoveredGroup{Group: catalog.Group})
-	if err != nil {
-		return err
-	}
-	plan.Groups = append(plan.Groups, meta)
-	for _, k := range s.view.KeyspacesByName() {
-		for shard, group := range k.All() {
-			g, err := s.planGroup(RecoveredGroup{Group: group, Keyspace: k.Name, Shard: shard})
-			if err != nil {
-				return err
-			}
-			plan.Groups = append(plan.Groups, g)
-		}
-	}
-	for _, g := range plan.Groups {
-		if !g.Kept {
-			return nil
-		}
-	}
-	return fmt.Errorf("%w: a majority of each group is here and nothing is lost; start the nodes", ErrCannotRecover)
-}
-
-// planGroup completes g. See DESIGN.md, C2 to C5.
-func (s *Survivors) planGroup(g RecoveredGroup) (RecoveredGroup, error) {
-	at := s.newest(g.Group)
-	if at == nil {
-		return g, nil
-	}
-	newest := at.replicas[g.Group]
-	g.Node, g.Index, g.Committed, g.Written = at.Identity.Key(), newest.LastIndex, newest.SnapshotIndex, newest.Written
-	all, others := map[raft.ServerID]bool{}, map[raft.ServerID]bool{}
-	for _, n := range s.nodes {
-		if r := n.replicas[g.Group]; r != nil {
-			all[r.ID], others[r.ID] = true, n != at
-			g.Term = max(g.Term, r.Term+1)
-		}
-	}
-	g.Kept = true
-	for _, n := range s.nodes {
-		if r := n.replicas[g.Group]; r != nil {
-			g.Kept = g.Kept && replica.HasMajority(r.Newest(), all)
-		}
-	}
-	if g.Kept {
-		g.Term = 0
-		return g, nil
-	}
-	for _, n := range s.nodes {
-		r := n.replicas[g.Group]
-		if r == nil || n == at {
-			continue
-		}
-		if slices.ContainsFunc(r.Configurations, func(c raft.Configuration) bool { return replica.HasMajority(c, others) }) {
-			return g, fmt.Errorf("%w: replicas of %s other than the newest one, on %s, may elect a leader; leave %q out", ErrCannotRecover, g.Name(), g.Node, n.path)
-		}
-	}
-	return g, nil
-}
-
-// checkGrowing refuses a plan that recovers parents and children of a split on different nodes.
-func (s *Survivors) checkGrowing(plan *Recovery) error {
-	on := map[string]string{}
-	for _, g := range plan.Groups {
-		if g.Group == catalog.Group || g.Node == "" || !s.view.Frozen(g.Group) {
-			continue
-		}
-		if node, has := on[g.Keyspace]; has && node != g.Node {
-			return fmt.Errorf("%w: shards of %s are being split, and the newest replicas are on different nodes; recover with one directory", ErrCannotRecover, g.Keyspace)
-		}
-		on[g.Keyspace] = g.Node
-	}
-	return nil
-}
-
 // Recover carries out the plan that Plan has returned. After an error, or a crash, OpenSurvivors,
 // Plan and Recover with the same directories complete it.
 func (s *Survivors) Recover(plan *Recovery) error {
@@ -469,8 +279,9 @@ func (s *Survivors) changeCluster(plan *Recovery) error {
 	return nil
 }
 
-// commands returns the entries by which the catalog forgets the lost nodes. The catalog refuses
-// those that concern a shard that is being split; then its leader finishes the change as usual.
+// commands returns the entries by which the catalog forgets the lost nodes. It leaves out what the
+// catalog would refuse, which are changes of a shard that is being split. After the split, the
+// catalog's leader makes these changes as usual.
 func (s *Survivors) commands(plan *Recovery) (entries [][]byte, err error) {
 	view := s.view
 	add := func(c *catalog.Command) {

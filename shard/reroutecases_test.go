@@ -352,8 +352,8 @@ func (w *growingKeyspace) staleParts(parent int, asked func()) (all []*shardRepl
 }
 
 // A node takes the parts of an abandoned attempt for those of a later one, because its catalog is behind. Its
-// writes reach the right parts once the catalog has them, also if it first has neither, and no write is told that
-// the keyspace does not exist.
+// writes reach the right parts once the catalog has them, even if it first has neither. No write is told that the
+// keyspace does not exist.
 func TestWriteToAnAbandonedPart(t *testing.T) {
 	t.Parallel()
 	n := growingNode(t)

@@ -55,8 +55,8 @@ const (
 // be too low for reads: a client may have read newer entries from a follower whose state machine is
 // ahead.
 func (g *Replica) CommittedIndex(applied func() uint64) uint64 {
-	committed, began := g.raft.CommitIndex(), time.Now()
-	for g.Growth.mayBeBarrier(committed, applied) && time.Since(began) < barrierWaitMax {
+	committed := g.raft.CommitIndex()
+	for waited := time.Duration(0); waited < barrierWaitMax && g.Growth.mayBeBarrier(committed, applied); waited += barrierPause {
 		time.Sleep(barrierPause)
 	}
 	if committed > g.barrierIndex.Load() {

@@ -49,7 +49,7 @@ func (o *Offline) Close() error {
 	return o.dirs.Log.Close()
 }
 
-// Groups returns the groups of which the node has a replica, ascending.
+// Groups returns the groups that have a replica on the node, ascending.
 func (o *Offline) Groups() []uint32 { return slices.Sorted(maps.Keys(o.dirs.mu.here)) }
 
 // Open opens the node's replica of a group. It returns nil if the node has none, or one that has

@@ -100,7 +100,9 @@ func (p *Preparations) beginLocked(attempt uint32, of *Parent, bytes uint64) err
 	}
 	p.mu.of[of.Group] = x
 	p.reading.Go(func() {
-		x.pause() // may wait for a step of tiering
+		for _, m := range x.movers() {
+			m.Pause() // may wait for a step of tiering
+		}
 		x.err = readAll(m.Machine, of.Cold)
 		switch {
 		case errors.Is(x.err, errStored):
@@ -142,29 +144,29 @@ func (p *Preparations) endLocked(parent uint32) {
 	x.kept.End()
 	p.reading.Go(func() {
 		<-x.done
-		x.resume()
+		for _, m := range x.movers() {
+			m.Resume()
+		}
 	})
 }
 
 // Wait waits until no preparation reads.
 func (p *Preparations) Wait() { p.reading.Wait() }
 
-func (x *preparation) pause() {
-	if c, is := x.machine.Machine.(*counters.Machine); is {
-		c.Pause()
-	}
-	if bodies := x.machine.Bodies(); bodies != nil {
-		bodies.Pause()
-	}
+// mover moves rows or bodies between memory and disk.
+type mover interface {
+	Pause()
+	Resume()
 }
 
-func (x *preparation) resume() {
+func (x *preparation) movers() (all []mover) {
 	if c, is := x.machine.Machine.(*counters.Machine); is {
-		c.Resume()
+		all = append(all, c)
 	}
 	if bodies := x.machine.Bodies(); bodies != nil {
-		bodies.Resume()
+		all = append(all, bodies)
 	}
+	return all
 }
 
 // errStored is returned by readAll if only stored snapshots use damaged cold rows. The replica has lost no row,

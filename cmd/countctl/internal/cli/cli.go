@@ -160,6 +160,19 @@ func (c *CLI) ConfirmRisk(question string) error {
 	return c.Confirm(question)
 }
 
+// ConfirmTyped asks the operator to type a text before data is lost for good. Without a terminal it
+// requires --yes.
+func (c *CLI) ConfirmTyped(what, text string) error {
+	if err := c.MayAsk(what); err != nil || c.Yes {
+		return err
+	}
+	answer, err := c.Ask(fmt.Sprintf("%s Type %s to continue: ", what, text))
+	if err != nil || strings.TrimSpace(answer) != text {
+		return fmt.Errorf("nothing was done; type %s, or give --yes", text)
+	}
+	return nil
+}
+
 // MayAsk returns an error if --yes is not set and there is no terminal on which to ask the
 // question.
 func (c *CLI) MayAsk(question string) error {

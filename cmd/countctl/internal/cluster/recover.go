@@ -72,7 +72,7 @@ func runRecover(c *cli.CLI, survivors *cluster.Survivors, acceptLost bool) error
 		c.Say("this completes the recovery that was begun at %s", plan.At.Format(time.RFC3339))
 	}
 	c.Say("ACKNOWLEDGED WRITES MAY BE LOST, if only lost nodes had them. The lost nodes can never return.")
-	if err := confirmRecover(c, plan.From); err != nil {
+	if err := c.ConfirmTyped("This recovers cluster "+plan.From+".", plan.From[:typedDigits]); err != nil {
 		return err
 	}
 	if err := survivors.Recover(plan); err != nil {
@@ -97,20 +97,4 @@ func fateOf(g *cluster.RecoveredGroup) string {
 		written = "written " + g.Written.UTC().Format(time.RFC3339)
 	}
 	return fmt.Sprintf("%s: %s becomes the only voter, with entries up to %d, %s (committed at least up to %d); later ones are lost", g.Name(), g.Node, g.Index, written, g.Committed)
-}
-
-// confirmRecover asks for the beginning of the cluster's id, unless --yes is set.
-func confirmRecover(c *cli.CLI, id string) error {
-	if c.Yes {
-		return nil
-	}
-	question := fmt.Sprintf("Type the first %d digits of the cluster's id, %s, to go on: ", typedDigits, id)
-	if err := c.MayAsk(question); err != nil {
-		return err
-	}
-	answer, err := c.Ask(question)
-	if err != nil || strings.TrimSpace(answer) != id[:typedDigits] {
-		return fmt.Errorf("nothing was done; type %s, or give --yes", id[:typedDigits])
-	}
-	return nil
 }

@@ -298,7 +298,7 @@ const kindCounters = "counters"
 // fits returns an error if the keyspace has another number of shards, sharding or kind than in the
 // backup.
 func fits(there client.Keyspace, k manifestKeyspace) error {
-	if created := cmp.Or(k.CreatedShards, k.Shards); k.Sharding == "" && (created != k.Shards || there.CreatedShards != 0) &&
+	if created := cmp.Or(k.CreatedShards, k.Shards); k.Sharding == "" && (k.CreatedShards != 0 || there.CreatedShards != 0) &&
 		(there.Shards != k.Shards || cmp.Or(there.CreatedShards, there.Shards) != created) {
 		return fmt.Errorf("keyspace %s of the backup was created with %d shards and has %d; restore it into one of the same history: "+
 			"create it with %d shards, and multiply them by %d (countctl keyspace grow)", k.Name, created, k.Shards, created, k.Shards/created)

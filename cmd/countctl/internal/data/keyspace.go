@@ -186,7 +186,7 @@ needs --yes. The name is then free.`,
 				return err
 			}
 			what := fmt.Sprintf("This drops keyspace %s with %s and columns %s.", keyspace.Name, rows, strings.Join(keyspace.Columns, ", "))
-			if err := confirmByName(c, what, keyspace.Name); err != nil {
+			if err := c.ConfirmTyped(what, keyspace.Name); err != nil {
 				return err
 			}
 			dropped, err := admin.New(server).DropKeyspace(ctx, keyspace.Name)
@@ -218,7 +218,7 @@ from zero. A dropped column still counts towards the 64 of a keyspace.`,
 				return fmt.Errorf("keyspace %s has no column %s (it has %s)", keyspace.Name, name, strings.Join(keyspace.Columns, ", "))
 			}
 			what := fmt.Sprintf("This drops column %s of keyspace %s with its counts in %s.", name, keyspace.Name, rows)
-			if err := confirmByName(c, what, name); err != nil {
+			if err := c.ConfirmTyped(what, name); err != nil {
 				return err
 			}
 			changed, err := admin.New(server).DropColumn(ctx, keyspace.Name, name)
@@ -243,17 +243,4 @@ func toDrop(ctx context.Context, c *cli.CLI, server *client.Client, name string)
 		return all[i], fmt.Sprintf("rows that are not counted (%v)", err), nil
 	}
 	return all[i], cli.Counted(rows, "row"), nil
-}
-
-// confirmByName asks the operator to type name before data is lost for good. Without a terminal it
-// requires --yes.
-func confirmByName(c *cli.CLI, what, name string) error {
-	if err := c.MayAsk(what); err != nil || c.Yes {
-		return err
-	}
-	answer, err := c.Ask(fmt.Sprintf("%s Type %s to continue: ", what, name))
-	if err != nil || strings.TrimSpace(answer) != name {
-		return fmt.Errorf("nothing was done; type %s, or give --yes", name)
-	}
-	return nil
 }
