@@ -387,7 +387,11 @@ func checkOperate(t *testing.T, b *browser, n *proctest.Node) {
 
 	b.click("main button", "Hold …")
 	b.click("dialog button", "Hold it")
-	b.awaitText("main", "Cluster version 1, held")
+	var version struct {
+		Version uint32 `json:"version"`
+	}
+	n.MustCall("GET", "/v1/admin/version", nil, &version)
+	b.awaitText("main", fmt.Sprintf("Cluster version %d, held", version.Version))
 	checkWarnings(t, b, n)
 	b.click("main button", "Release …")
 	b.click("dialog button", "Release it")
