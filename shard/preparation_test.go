@@ -124,6 +124,29 @@ func TestPreparation(t *testing.T) {
 	p.Wait()
 }
 
+// After Close, no preparation begins, because the replica and its store may be closed.
+func TestPreparationAfterClose(t *testing.T) {
+	t.Parallel()
+	parent, _ := preparedParent(t)
+	p := &tiering.Preparations{Space: &tiering.SnapshotSpace{Free: func() (uint64, error) { return 10_000, nil }}}
+	eventually(t, "the replica is ready", func() bool { return p.Prepare(3, parent) == nil })
+	p.Close()
+	other := parent
+	other.Group = 2
+	for name, err := range map[string]error{
+		"the same attempt": p.Prepare(3, parent), "another attempt": p.Prepare(4, parent), "another replica": p.Prepare(3, other),
+	} {
+		if !errors.Is(err, tiering.ErrClosed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	p.End(1, math.MaxUint32)
+	if p.Space.Kept() > 0 {
+		t.Errorf("%d bytes are kept", p.Space.Kept())
+	}
+	p.Wait()
+}
+
 // A replica that cannot read its data is not ready, and the damage is noted for its repair.
 func TestPreparationOfADamagedReplica(t *testing.T) {
 	t.Parallel()

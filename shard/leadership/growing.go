@@ -72,7 +72,7 @@ func (g *Growth) Connect(m *Membership, c *CatalogClient) {
 }
 
 // Close waits until no preparation reads. The replicas must be closed.
-func (g *Growth) Close() { g.preparations.Wait() }
+func (g *Growth) Close() { g.preparations.Close() }
 
 // MachineConfig returns the configuration of the state machine of a replica. grew is raftfsm.Growth.Grew.
 func (g *Growth) MachineConfig(kind codec.Kind, parent uint32, grew func()) raftfsm.Growth {

@@ -15,14 +15,15 @@ import (
 // A replica that is ready has read all data on its disk that Split copies, moves no rows and bodies between
 // memory and disk, and has disk space for the staged members and the first snapshots.
 //
-// Each preparation reads in a goroutine, which ends with the data. Wait waits for all of them.
+// Each preparation reads in a goroutine, which ends with the data. Close waits for all of them.
 type Preparations struct {
 	Space *SnapshotSpace
 
 	reading sync.WaitGroup
 	mu      struct {
 		sync.Mutex
-		of map[uint32]*preparation // by group of the parent
+		of     map[uint32]*preparation // by group of the parent
+		closed bool
 	}
 }
 
@@ -53,6 +54,9 @@ type preparation struct {
 // ErrPreparing is returned by Prepare while a replica is being prepared.
 var ErrPreparing = errors.New("the replica is being prepared for the split")
 
+// ErrClosed is returned by Prepare after Close.
+var ErrClosed = errors.New("this node is closing, and prepares no replica for a split")
+
 // Prepare returns nil if the replica is ready for an attempt to split its shard. The first call begins
 // the preparation. A failed preparation begins again with the next call.
 func (p *Preparations) Prepare(attempt uint32, of Parent) error {
@@ -62,6 +66,9 @@ func (p *Preparations) Prepare(attempt uint32, of Parent) error {
 	bytes := of.diskBytes() // before the lock, because this may wait for Apply
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.mu.closed {
+		return ErrClosed
+	}
 	x := p.mu.of[of.Group]
 	if x != nil && (x.attempt != attempt || x.machine != of.Machine || x.restores != of.Machine.Restores()) {
 		p.endLocked(of.Group)
@@ -142,6 +149,9 @@ func (p *Preparations) endLocked(parent uint32) {
 	}
 	delete(p.mu.of, parent)
 	x.kept.End()
+	if p.mu.closed {
+		return
+	}
 	p.reading.Go(func() {
 		<-x.done
 		for _, m := range x.movers() {
@@ -152,6 +162,15 @@ func (p *Preparations) endLocked(parent uint32) {
 
 // Wait waits until no preparation reads.
 func (p *Preparations) Wait() { p.reading.Wait() }
+
+// Close waits until no preparation reads, and refuses further ones. Another node's question may arrive late, or wait for
+// Apply until then.
+func (p *Preparations) Close() {
+	p.mu.Lock()
+	p.mu.closed = true
+	p.mu.Unlock()
+	p.Wait()
+}
 
 // mover moves rows or bodies between memory and disk.
 type mover interface {
