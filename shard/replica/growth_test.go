@@ -741,3 +741,43 @@ func TestSnapshotOfAGrowthIsTriedLessOften(t *testing.T) {
 		t.Errorf("%d tries in 5 times the first pause", n)
 	}
 }
+
+// A snapshot that a growth makes due is taken soon after the disk has room again. The first one of a part also is
+// after other failures.
+func TestPausesBetweenSnapshotsOfAGrowth(t *testing.T) {
+	t.Parallel()
+	other := errors.New("an error of the disk")
+	last := func(p *retryPause, err error, awaited bool) (pause time.Duration) {
+		for range 10 {
+			pause = p.after(err, awaited)
+		}
+		return pause
+	}
+	for name, c := range map[string]struct {
+		err     error
+		awaited bool
+		want    time.Duration
+	}{
+		"the disk is full":                   {fmt.Errorf("group 7: %w", ErrNoRoom), false, growthSoonMax},
+		"the first of a part on a full disk": {ErrNoRoom, true, growthSoonMax},
+		"the first of a part":                {other, true, growthSoonMax},
+		"another failure":                    {other, false, growthRetryMax},
+		"old snapshots stay":                 {nil, false, growthRetryMax},
+	} {
+		var p retryPause
+		if first := p.after(c.err, c.awaited); first != snapshotRetryDelay {
+			t.Errorf("%s: the first pause is %s", name, first)
+		}
+		if got := last(&p, c.err, c.awaited); got != c.want {
+			t.Errorf("%s: the pause grows to %s, want %s", name, got, c.want)
+		}
+		if got := p.after(nil, c.awaited); c.err != nil && got != snapshotRetryDelay {
+			t.Errorf("%s: the pause after a success is %s", name, got)
+		}
+	}
+	var p retryPause
+	last(&p, other, false)
+	if got := p.after(ErrNoRoom, false); got != growthSoonMax {
+		t.Errorf("once the disk is full, the pause is %s", got)
+	}
+}

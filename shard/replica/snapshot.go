@@ -18,9 +18,13 @@ import (
 // snapshotRetryDelay is the pause before the retry of a deferred snapshot.
 const snapshotRetryDelay = time.Second
 
-// growthRetryMax bounds the pause before the retry of a snapshot that only a growth makes due. Each retry doubles the
-// pause, because nobody waits for that snapshot, and it may be impossible for long.
-const growthRetryMax = time.Minute
+// These bound the pause before the retry of a snapshot that only a growth makes due. Each retry doubles the pause,
+// because the snapshot may be impossible for long.
+const (
+	growthRetryMax = time.Minute
+	// growthSoonMax is the bound while the growth waits for the snapshot, and while a try only asks for disk space.
+	growthSoonMax = 5 * time.Second
+)
 
 // Snapshotter takes the snapshots of one replica, opens them for other nodes, and receives those of
 // other replicas. Its methods are safe for concurrent use.
@@ -126,8 +130,8 @@ func (s *Snapshotter) setTrailing(bytes, entries int64) error {
 		trailing = s.dueBytes() / max(1, bytes/entries)
 	}
 	trailing = max(trailing, trailingEntriesMin)
-	if m := s.cfg.Machine; m != nil && m.AdoptedAt() > s.stored.NewestIndex() {
-		trailing = min(trailing, max(1, int64(s.raft.LastIndex()-m.AdoptedAt())))
+	if s.firstOfPart() {
+		trailing = min(trailing, max(1, int64(s.raft.LastIndex()-s.cfg.Machine.AdoptedAt())))
 	}
 	if err := s.settings.change(func(conf *raft.ReloadableConfig) { conf.TrailingLogs = uint64(trailing) }); err != nil {
 		return fmt.Errorf("cannot set the entries to keep: %w", err)
@@ -152,7 +156,7 @@ func (s *Snapshotter) adopts() error {
 		return nil
 	case m.Unborn():
 		return raftfsm.ErrUnborn
-	case m.AdoptedAt() > s.stored.NewestIndex() && s.raft.LastIndex() <= m.AdoptedAt():
+	case s.firstOfPart() && s.raft.LastIndex() <= m.AdoptedAt():
 		return errAdopts
 	}
 	return nil
@@ -171,7 +175,7 @@ func (s *Snapshotter) run() {
 		case <-s.done:
 			return
 		}
-		pause := snapshotRetryDelay
+		var pause retryPause
 		for (s.logSince() >= s.dueBytes() || s.growthDue()) && s.stop.Failure() == nil {
 			before := s.logSince()
 			err := s.Take()
@@ -183,19 +187,46 @@ func (s *Snapshotter) run() {
 			// announced a commit index.
 			var due <-chan struct{}
 			if s.logSince() >= s.dueBytes() {
-				pause = snapshotRetryDelay
+				pause = retryPause{}
 			} else {
 				due = s.log.SnapshotDue()
 			}
 			select {
-			case <-time.After(pause):
+			case <-time.After(pause.after(err, s.firstOfPart())):
 			case <-due:
 			case <-s.done:
 				return
 			}
-			pause = min(2*pause, growthRetryMax)
 		}
 	}
+}
+
+// firstOfPart reports whether the next snapshot is the first one of a part. The growth goes on once a majority has it.
+func (s *Snapshotter) firstOfPart() bool {
+	m := s.cfg.Machine
+	return m != nil && m.AdoptedAt() > s.stored.NewestIndex()
+}
+
+// retryPause chooses the pauses between tries of a snapshot. Its zero value is for the first try.
+type retryPause struct {
+	last   time.Duration
+	failed bool // the last try failed
+}
+
+// after returns the pause after a try. awaited means that somebody waits for the snapshot. After a success, the
+// pauses begin anew. They grow while one success follows another: then the disk does not let go of old snapshots.
+//
+// The pauses must not end with a token of Snapshotter.grew. Growth.Begun sends one in each reconcile.
+func (p *retryPause) after(err error, awaited bool) time.Duration {
+	longest := growthRetryMax
+	if awaited || errors.Is(err, ErrNoRoom) {
+		longest = growthSoonMax
+	}
+	if p.last = min(2*p.last, longest); p.last == 0 || p.failed && err == nil {
+		p.last = snapshotRetryDelay
+	}
+	p.failed = err != nil
+	return p.last
 }
 
 // Note logs the error of a snapshot that will be retried. It logs a lack of disk space,
