@@ -2,12 +2,14 @@ package shard
 
 import (
 	"encoding/binary"
+	"errors"
 	"testing"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/replica"
 )
 
@@ -47,6 +49,28 @@ func TestLeaderWhoseStateLagsSaysWhatIsCommitted(t *testing.T) {
 	index, err = leader.prover.AskFresh(t.Context(), r.group, func() uint64 { return lagging })
 	if want := w.Token.Index(r.group.Group()); err != nil || index < want {
 		t.Errorf("after a write: index %d, %v, want %d", index, err, want)
+	}
+}
+
+// A leader that is deposed while it reads its index confirms no index. Reads would wait for the first entry of the next
+// leader, which no state machine gets.
+func TestLeaderIsDeposedWhileItReadsItsIndex(t *testing.T) {
+	t.Parallel()
+	all := openMembers(t, 3)
+	leader, r := ledReplica(t, all, 0)
+	index, err := leader.prover.AskFresh(t.Context(), r.group, func() uint64 {
+		eventually(t, "another node leads", func() bool {
+			for _, s := range r.group.Configuration().Servers {
+				if s.ID != r.group.ID() {
+					_ = r.group.Transfer(replica.Member{ID: s.ID, Addr: string(s.Address)})
+				}
+			}
+			return r.group.Ready() != nil
+		})
+		return r.fsm.Applied()
+	})
+	if !errors.Is(err, errs.ErrNoLeader) {
+		t.Errorf("index %d, %v", index, err)
 	}
 }
 

@@ -117,6 +117,11 @@ func (p *Prover) Close() {
 const secondAskAfter = 25 * time.Millisecond
 
 // AskFresh runs one round of a replica's Freshness.
+//
+// It compares the term once more after it has read the index. The proof does not need that: raft's commit index never
+// falls, so it covers each write from before the round, whoever leads now. But once another node leads, the index may
+// be that of its first entry, a no-op, which never reaches a state machine. Then reads would wait for the next write.
+// CommittedIndex may itself wait for a second, which is long enough for an election.
 func (p *Prover) AskFresh(ctx context.Context, g *replica.Replica, applied func() uint64) (index uint64, err error) {
 	term := g.ReadyTerm()
 	if g.Ready() != nil {
@@ -125,7 +130,11 @@ func (p *Prover) AskFresh(ctx context.Context, g *replica.Replica, applied func(
 	if err := p.ProveTerm(ctx, g, term); err != nil {
 		return 0, err
 	}
-	return g.CommittedIndex(applied), nil
+	index = g.CommittedIndex(applied)
+	if g.ReadyTerm() != term || g.Ready() != nil {
+		return 0, errs.ErrNoLeader
+	}
+	return index, nil
 }
 
 // AskLeader asks the group's leader on another node for the group's index. In a group of three
