@@ -77,6 +77,9 @@ func (n *replicas) shardsOf(k *catalog.Keyspace, ks *Keyspace, known map[uint32]
 				g.parent, g.attempt = k.Groups[parent], view.SplitOf(group).Attempt.Number
 			}
 		}
+		if s < len(k.Groups) { // no growth that goes on has made it
+			g.grown.Store(true)
+		}
 		shards.all[s] = g
 	}
 	return shards

@@ -51,9 +51,10 @@ func (wr *writer) forward(p *part, w *Write) *propose.Proposal {
 
 // orAbandoned returns err of another node. If that node answers that the group of a part was dropped, perhaps only
 // the attempt to split its parent was abandoned. Then the caller has to route anew, and not to answer that the
-// keyspace does not exist. The catalog here soon shows which one it is.
+// keyspace does not exist. The catalog here soon shows which one it is. A shard whose growth has ended, as the catalog
+// here knows, can only be dropped with its keyspace.
 func (g *shardReplica) orAbandoned(err error) error {
-	if g.parent != 0 && errors.Is(err, errs.ErrUnknownKeyspace) {
+	if g.parent != 0 && !g.grown.Load() && errors.Is(err, errs.ErrUnknownKeyspace) {
 		return fmt.Errorf("%w: group %d was dropped, or the attempt to make it was abandoned", errs.ErrMisrouted, g.number)
 	}
 	return err

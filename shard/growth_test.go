@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/errs"
 )
 
 // growingCluster is a cluster of three nodes with a keyspace that grows from one shard to three, under writers.
@@ -243,6 +245,16 @@ func TestGrowthUnderWriters(t *testing.T) {
 	writers.Wait()
 	readers.Wait()
 	c.check()
+	for i := range c.nodes { // after the growth, only a drop of the keyspace drops a part
+		eventually(t, "the node's catalog shows that the growth has ended", func() bool {
+			for _, group := range c.keyspace().Groups {
+				if g := c.node(i).registry.shardOf(group); g == nil || !errors.Is(g.orAbandoned(errs.ErrUnknownKeyspace), errs.ErrUnknownKeyspace) {
+					return false
+				}
+			}
+			return true
+		})
+	}
 	for id := range growingIDs {
 		if acked, tried := c.acked[id].Load(), c.tried[id].Load(); acked != tried {
 			t.Logf("id %d: %d of %d were acknowledged", id, acked, tried)

@@ -26,6 +26,7 @@ type shardReplica struct {
 	first    codec.Route                                             // route of the shard when its group was created
 	parent   uint32                                                  // group of the shard of which a growth has made this one; 0 for none
 	attempt  uint32                                                  // to split the parent; 0 if the growth ended before this node knew the shard
+	grown    atomic.Bool                                             // no attempt is under way that may be abandoned: see orAbandoned
 	perKey   uint64                                                  // raftfsm.Route.Divisor of the keyspace
 	offset   uint64                                                  // the least id with key 0
 	forward  *rpc.Batcher[*propose.ForwardedPart, *propose.Proposal] // sends parts of writes to the group's leader
