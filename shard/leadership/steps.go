@@ -28,7 +28,7 @@ const (
 type attempt struct {
 	number    uint32    // 0 if none is under way
 	since     time.Time // when this node, as the leader, first saw the attempt
-	next      time.Time // earliest time of the next attempt, after one that was abandoned or refused
+	next      time.Time // earliest time of the next command to the catalog, after an attempt was abandoned or a command refused
 	told      bool      // all living nodes know of the attempt
 	abandoned bool      // the log of the parent has abandoned the attempt
 }
@@ -164,12 +164,18 @@ func (s *step) split(ctx context.Context) error {
 		s.note("split", err)
 		a.abandoned = errors.Is(err, raftfsm.ErrVoid) && s.whole()
 	}
-	if !a.abandoned || !s.tell {
+	if !a.abandoned || !s.tell || time.Now().Before(a.next) {
 		return nil
 	}
+	return s.abandon(ctx, a)
+}
+
+// abandon makes the catalog abandon an attempt that the log of the parent has abandoned.
+func (s *step) abandon(ctx context.Context, a *attempt) error {
+	a.next = time.Now().Add(s.patience(1)) // if the catalog does not answer; each command takes an entry of its log
 	_, err := s.change(ctx, "abandon", &catalog.Command{AbandonSplit: &catalog.AbandonSplitEntry{Group: s.group, Attempt: a.number}})
 	if err == nil {
-		s.wait(s.patience(abandonAfter))
+		a.next = time.Now().Add(s.patience(abandonAfter)) // also if the catalog refuses
 	}
 	return err
 }
