@@ -136,6 +136,12 @@ func (a *Cluster) RestoreShard(ctx context.Context, group uint32, stream io.Read
 	if err != nil {
 		return raftfsm.SnapshotFacts{}, err
 	}
+	// This node's copy of the catalog may lack a growth that was begun through another node, or its new groups.
+	until, cancel := context.WithTimeout(ctx, restoreReadTimeout)
+	defer cancel()
+	if err := n.CatchUp(until); err != nil {
+		return raftfsm.SnapshotFacts{}, err
+	}
 	ks, _, err := n.ShardOf(group)
 	if err != nil {
 		return raftfsm.SnapshotFacts{}, err

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -72,8 +73,8 @@ func (a *Cluster) Grow(ctx context.Context, o GrowOrder) (*clientadmin.Growth, e
 	if by < 2 {
 		return nil, &errs.ArgumentError{Field: "by", Problem: fmt.Sprintf("%d is not 2 or more", by)}
 	}
-	w := &wish{node: n, alive: a.cfg.Alive, catalog: view, k: &k, to: by * len(k.Groups), restores: a.restores.of(k.Name)}
-	w.groups = groupViews(view, n.GrowthReports(ctx, k.Name))
+	w := &wish{node: n, alive: a.cfg.Alive, catalog: view, k: &k, to: by * len(k.Groups), reports: n.GrowthReports(ctx, k.Name)}
+	w.groups = groupViews(view, w.reports)
 	why := w.refusals()
 	switch {
 	case o.DryRun:
@@ -122,13 +123,13 @@ func growthOf(k *catalog.Keyspace) *clientadmin.Growth {
 
 // wish is a growth that an operator wishes for, and what the nodes report about it.
 type wish struct {
-	node     *shard.Node
-	alive    func(key string) bool
-	catalog  *catalog.View
-	k        *catalog.Keyspace
-	to       int
-	groups   []*groupView // of all keyspaces, ascending
-	restores int          // restores of the keyspace that run on this node
+	node    *shard.Node
+	alive   func(key string) bool
+	catalog *catalog.View
+	k       *catalog.Keyspace
+	to      int
+	reports map[string]shard.NodeReport // by node key
+	groups  []*groupView                // of all keyspaces, ascending
 }
 
 // refusals returns all reasons for which the keyspace must not grow now. The catalog checks some of them
@@ -140,12 +141,26 @@ func (w *wish) refusals() (why []string) {
 	if w.to > shard.ShardsMax {
 		why = append(why, fmt.Sprintf("keyspace %s would have %d shards, and the most are %d", w.k.Name, w.to, shard.ShardsMax))
 	}
-	if w.restores > 0 {
-		why = append(why, fmt.Sprintf("this node restores keyspace %s: wait for the end of the restore", w.k.Name))
-	}
+	why = append(why, w.restores()...)
 	for s, number := range w.k.Groups {
 		if g := w.group(number); g != nil {
 			why = append(why, w.refusalsOf(s, g)...)
+		}
+	}
+	return why
+}
+
+// restores returns a reason for each node that restores a keyspace, or may do so. The reason holds for all keyspaces,
+// because one run of countctl restores them one after the other.
+func (w *wish) restores() (why []string) {
+	name := Names(w.catalog)
+	for _, key := range slices.Sorted(maps.Keys(w.catalog.Nodes)) {
+		report, answers := w.reports[key]
+		switch {
+		case report.Restoring != "":
+			why = append(why, fmt.Sprintf("node %s restores keyspace %s: wait for the end of the restore", name[key], report.Restoring))
+		case !answers && w.alive(key):
+			why = append(why, fmt.Sprintf("node %s did not answer within a second, so it may be restoring: try again", name[key]))
 		}
 	}
 	return why
@@ -337,28 +352,39 @@ func (c *partCount) factors() (all []clientadmin.GrowthFactor, estimated bool) {
 	return all, estimated
 }
 
-// restores counts the restores that run on this node, by keyspace.
+// restorePause is the time after the restore of a shard for which its node counts as restoring. It is much longer than
+// countctl needs to begin with the next shard.
+const restorePause = 10 * time.Second
+
+// restores knows the restores of shards that run on this node.
 type restores struct {
 	sync.Mutex
-	running map[string]int
-}
-
-func (r *restores) of(keyspace string) int {
-	r.Lock()
-	defer r.Unlock()
-	return r.running[keyspace]
+	running  int
+	keyspace string    // of the last restore that began
+	ended    time.Time // when the last restore ended
 }
 
 // begin counts a restore until the returned function is called.
 func (r *restores) begin(keyspace string) (end func()) {
-	add := func(n int) {
+	r.Lock()
+	defer r.Unlock()
+	r.running++
+	r.keyspace = keyspace
+	return func() {
 		r.Lock()
 		defer r.Unlock()
-		if r.running == nil {
-			r.running = map[string]int{}
-		}
-		r.running[keyspace] += n
+		r.running--
+		r.ended = time.Now()
 	}
-	add(1)
-	return func() { add(-1) }
+}
+
+// Restoring returns a keyspace of which this node restores a shard, or has restored one within restorePause. Otherwise
+// it returns "".
+func (a *Cluster) Restoring() string {
+	a.restores.Lock()
+	defer a.restores.Unlock()
+	if a.restores.running == 0 && time.Since(a.restores.ended) > restorePause {
+		return ""
+	}
+	return a.restores.keyspace
 }

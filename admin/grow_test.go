@@ -27,6 +27,7 @@ func TestGrowthIsRefused(t *testing.T) {
 		v := exampleCatalog()
 		v.ClusterVersion = 2
 		v.Nodes["n2.c"] = catalog.Node{Key: "n2.c", Name: "n2", State: catalog.NodeActive, VersionMax: 3}
+		v.Nodes["n4.e"] = catalog.Node{Key: "n4.e", Name: "n4", State: catalog.NodeActive, VersionMax: 2}
 		delete(v.Nodes, "n2.b")
 		v.Groups[2] = catalog.Placement{Target: []string{"n1.a", "n2.c"}}
 		return v
@@ -43,15 +44,15 @@ func TestGrowthIsRefused(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(v *catalog.View, r reports)
 		dead   string
-		busy   int
 		want   string // a part of each reason, separated by |
 	}{
 		"nothing":                {want: ""},
 		"the cluster's version":  {change: func(v *catalog.View, _ reports) { v.ClusterVersion = 1 }, want: "the cluster's version is 1; growth needs 2"},
-		"a restore":              {busy: 1, want: "this node restores keyspace posts"},
+		"a restore elsewhere":    {change: func(_ *catalog.View, r reports) { r["n4.e"] = shard.NodeReport{Restoring: "users"} }, want: "node n4 restores keyspace users: wait"},
+		"a silent node":          {change: func(_ *catalog.View, r reports) { delete(r, "n4.e") }, want: "node n4 did not answer within a second, so it may be restoring"},
 		"a dead voter":           {change: func(_ *catalog.View, r reports) { delete(r, "n3.d") }, dead: "n3.d", want: "shard 0: node n3, which has a vote, is dead: start it again, or remove it"},
-		"a silent voter":         {change: func(_ *catalog.View, r reports) { delete(r, "n3.d") }, want: "shard 0: node n3, which has a vote, did not answer"},
-		"a dead node of no vote": {dead: "n4.x", want: ""},
+		"a silent voter":         {change: func(_ *catalog.View, r reports) { delete(r, "n3.d") }, want: "node n3 did not answer|shard 0: node n3, which has a vote, did not answer"},
+		"a dead node of no vote": {change: func(_ *catalog.View, r reports) { delete(r, "n4.e") }, dead: "n4.e", want: ""},
 		"no leader":              {change: func(_ *catalog.View, r reports) { r["n1.a"].Replicas[1].Role = "follower" }, want: "shard 1: no leader answers"},
 		"a large shard":          {change: func(_ *catalog.View, r reports) { r["n1.a"].Replicas[0].NoSplit = "the shard is too large to split: 7" }, want: "shard 0: the shard is too large to split: 7"},
 		"a large follower":       {change: func(_ *catalog.View, r reports) { r["n2.c"].Replicas[0].NoSplit = "too large" }, want: ""},
@@ -62,8 +63,9 @@ func TestGrowthIsRefused(t *testing.T) {
 				v.ClusterVersion = 1
 				r["n1.a"].Replicas[0].NoSplit = "too large"
 				r["n1.a"].Replicas[1].Role = "follower"
+				r["n4.e"] = shard.NodeReport{Restoring: "posts"}
 			},
-			busy: 2, want: "growth needs 2|restores|shard 0: too large|shard 1: no leader",
+			want: "growth needs 2|restores|shard 0: too large|shard 1: no leader",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -72,12 +74,13 @@ func TestGrowthIsRefused(t *testing.T) {
 				"n1.a": {Replicas: []shard.ReplicaReport{replica(1, "leader"), replica(2, "leader")}},
 				"n2.c": {Replicas: []shard.ReplicaReport{replica(1, "follower"), replica(2, "follower")}},
 				"n3.d": {Replicas: []shard.ReplicaReport{replica(1, "follower"), replica(2, "follower")}},
+				"n4.e": {},
 			}
 			if test.change != nil {
 				test.change(v, r)
 			}
 			k := v.Keyspaces["posts"]
-			w := &wish{alive: func(key string) bool { return key != test.dead }, catalog: v, k: &k, to: 6, groups: groupViews(v, r), restores: test.busy}
+			w := &wish{alive: func(key string) bool { return key != test.dead }, catalog: v, k: &k, to: 6, reports: r, groups: groupViews(v, r)}
 			got, want := w.refusals(), strings.Split(test.want, "|")
 			if test.want == "" {
 				want = nil
@@ -97,18 +100,29 @@ func TestGrowthIsRefused(t *testing.T) {
 // openCluster opens a cluster of one node with the keyspace posts of some shards.
 func openCluster(t *testing.T, shards int) (*Cluster, *shard.Node) {
 	t.Helper()
-	n, err := shard.Open(shard.Config{
-		Dir: t.TempDir(), NodeKey: "n1.a", NodeName: "n1", Bootstrap: true, ClusterID: strings.Repeat("5", 32), ClusterAddr: "127.0.0.1:0",
+	var n *shard.Node
+	a := New(Config{
+		Node:  func() (*shard.Node, error) { return n, nil },
+		Alive: func(string) bool { return true }, Logger: slog.New(slog.DiscardHandler),
+	})
+	var err error
+	n, err = shard.Open(shard.Config{
+		Restoring: a.Restoring,
+		Dir:       t.TempDir(), NodeKey: "n1.a", NodeName: "n1", Bootstrap: true, ClusterID: strings.Repeat("5", 32), ClusterAddr: "127.0.0.1:0",
 		Shards: map[string]int{"posts": shards, "users": 1}, Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
 	})
 	must.Do(t, err)
 	t.Cleanup(func() { must.Do(t, n.Close(must.Context(t))) })
 	must.Do(t, n.WaitReady(must.Context(t)))
-	return New(Config{
-		Node:  func() (*shard.Node, error) { return n, nil },
-		Alive: func(string) bool { return true }, Logger: slog.New(slog.DiscardHandler),
-	}), n
+	return a, n
+}
+
+// pass makes restorePause end.
+func (r *restores) pass() {
+	r.Lock()
+	defer r.Unlock()
+	r.ended = time.Time{}
 }
 
 func write(t *testing.T, n *shard.Node, ids ...uint64) {
@@ -155,9 +169,11 @@ func TestGrow(t *testing.T) {
 	}
 	refusedWith("has 1 shards, not 3", GrowOrder{Keyspace: "posts", From: 3})
 	refusedWith("always has one shard", GrowOrder{Keyspace: "board"})
-	end := a.restores.begin("posts")
-	refusedWith("restores keyspace posts", GrowOrder{Keyspace: "posts"})
+	end := a.restores.begin("users")
+	refusedWith("node n1 restores keyspace users", GrowOrder{Keyspace: "posts"})
 	end()
+	refusedWith("node n1 restores keyspace users", GrowOrder{Keyspace: "posts"}) // the next shard may follow
+	a.restores.pass()
 	grows(GrowOrder{Keyspace: "posts", Withdraw: true}, clientadmin.NotGrowing, 1)
 	if g := grows(GrowOrder{Keyspace: "posts", DryRun: true}, clientadmin.NotGrowing, 3); len(g.Refused) > 0 {
 		t.Errorf("a dry run: %+v", g)
@@ -175,6 +191,7 @@ func TestGrow(t *testing.T) {
 	if err := restore(backup[:len(backup)-1]); !errors.Is(err, ErrBadSnapshot) {
 		t.Fatalf("a restore of a snapshot that is cut: %v", err)
 	}
+	a.restores.pass()
 	refusedWith("shard 0: a restore has closed the shard", GrowOrder{Keyspace: "posts"})
 	k := n.Catalog().Keyspaces["posts"]
 	_, err = n.Change(must.Context(t), growCommand(&k, 3))
@@ -207,6 +224,7 @@ func TestGrow(t *testing.T) {
 	grows(GrowOrder{Keyspace: "posts", Withdraw: true}, clientadmin.NotGrowing, 1)
 
 	must.Do(t, restore(backup))
+	a.restores.pass()
 	grows(GrowOrder{Keyspace: "posts", From: 1}, clientadmin.Growing, 3)
 	must.Become(t, "the keyspace has 3 shards", func() bool { k := n.Keyspace("posts"); return k.Shards == 3 && k.Growing == nil })
 	refusedWith("has 3 shards, not 1", GrowOrder{Keyspace: "posts", From: 1})

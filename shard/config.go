@@ -38,6 +38,8 @@ type Config struct {
 	// CertProblems returns problems of this node's certificates, for operators; nil for a node
 	// without certificates.
 	CertProblems func() []string
+	// Restoring returns a keyspace that this node restores, or ""; nil for a node that restores none.
+	Restoring func() string
 	// Bootstrap begins a new cluster with this node if Dir is empty. Without Bootstrap, an empty
 	// node waits until a cluster adds it.
 	Bootstrap bool

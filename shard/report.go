@@ -33,6 +33,9 @@ func (n *Node) report(asked reportRequest) NodeReport {
 	if n.cfg.CertProblems != nil {
 		r.CertProblems = n.cfg.CertProblems()
 	}
+	if n.cfg.Restoring != nil {
+		r.Restoring = n.cfg.Restoring()
+	}
 	if err := n.serves(); err != nil {
 		r.NotReady = err.Error()
 	}

@@ -258,6 +258,7 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 		GossipAddr:       c.GossipAddr,
 		Insecure:         p.insecure,
 		CertProblems:     p.tls.problems,
+		Restoring:        operators.Restoring,
 		Bootstrap:        p.dir.Identity.Founder,
 		NodesWanted:      c.Expect,
 		VotersWanted:     min(c.Expect, c.Placement.Replicas),

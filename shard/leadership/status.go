@@ -83,6 +83,8 @@ type NodeReport struct {
 	IDsRead    uint64 `json:"ids_read"`
 	// CertProblems is shard.Config.CertProblems.
 	CertProblems []string `json:"cert_problems,omitempty"`
+	// Restoring is shard.Config.Restoring.
+	Restoring string `json:"restoring,omitempty"`
 }
 
 // ReplicaReport extends GroupStatus.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -46,6 +47,30 @@ func FindKeyspace(ctx context.Context, server *client.Client, name string) (clie
 	if err != nil {
 		return client.Keyspace{}, fmt.Errorf("cannot read the keyspaces: %w", err)
 	}
+	return find(list, name)
+}
+
+// FindKeyspaceNow is FindKeyspace with the list of KeyspacesNow.
+func FindKeyspaceNow(ctx context.Context, server *client.Client, name string) (client.Keyspace, error) {
+	list, err := KeyspacesNow(ctx, server)
+	if err != nil {
+		return client.Keyspace{}, err
+	}
+	return find(list, name)
+}
+
+// KeyspacesNow lists the keyspaces. The node's catalog may be old, so it first waits until it is as new as the leader's.
+func KeyspacesNow(ctx context.Context, server *client.Client) ([]client.Keyspace, error) {
+	all, err := client.AskMember[[]client.Keyspace](ctx, server, client.Call{
+		Method: http.MethodGet, Path: "/v1/keyspaces?consistency=linearizable",
+	}, "keyspaces")
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the keyspaces: %w", err)
+	}
+	return all, nil
+}
+
+func find(list []client.Keyspace, name string) (client.Keyspace, error) {
 	var names []string
 	for _, k := range list {
 		if k.Name == name {

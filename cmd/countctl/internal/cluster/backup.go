@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -178,7 +177,7 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 		return nil, err
 	}
 	m.ClusterID = nodes.ClusterID
-	keyspaces, err := b.keyspaces(ctx)
+	keyspaces, err := cli.KeyspacesNow(ctx, b.server)
 	if err != nil {
 		return nil, err
 	}
@@ -234,23 +233,12 @@ func (b *backup) sources(ctx context.Context, earlier []admin.SavedSource) (kept
 	return kept, nil
 }
 
-// keyspaces lists the keyspaces. The node's catalog may be old, so it first waits until it is as new as the leader's.
-func (b *backup) keyspaces(ctx context.Context) ([]client.Keyspace, error) {
-	all, err := client.AskMember[[]client.Keyspace](ctx, b.server, client.Call{
-		Method: http.MethodGet, Path: "/v1/keyspaces?consistency=linearizable",
-	}, "keyspaces")
-	if err != nil {
-		return nil, fmt.Errorf("cannot list the keyspaces: %w", err)
-	}
-	return all, nil
-}
-
 // addColumns adds the columns of the keyspaces to the manifest. It runs after all snapshots, so
 // that every column with counts in a snapshot is included. numbers holds the group numbers from
 // before the snapshots. If a group has another number now, its keyspace was dropped and created
 // again. If a keyspace began to grow, a snapshot may lack the rows of new shards.
 func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string]uint32) error {
-	keyspaces, err := b.keyspaces(ctx)
+	keyspaces, err := cli.KeyspacesNow(ctx, b.server)
 	if err != nil {
 		return err
 	}

@@ -336,6 +336,25 @@ func TestRestoreOfAGrownKeyspace(t *testing.T) {
 	}
 }
 
+// A restore changes nothing while any of its keyspaces grows.
+func TestRestoreWhileAKeyspaceGrows(t *testing.T) {
+	dir, _ := backedUp(t)
+	to := nodetest.New(t)
+	list := strings.Replace(against(t, to.URL).OK("keyspace", "list", "-o", "json"), `"name":"users"`, `"growing":{"to":12,"shards":[]},"name":"users"`, 1)
+	to.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
+		switch {
+		case r.URL.Path == "/v1/keyspaces":
+			return &nodetest.Fault{Status: 200, Body: list}
+		case r.Method != http.MethodGet:
+			t.Errorf("a restore sends %s %s", r.Method, r.URL.Path)
+		}
+		return nil
+	})
+	if got := against(t, to.URL).Run("restore", dir); got.Code != cli.ExitFail || !strings.Contains(got.Err, "keyspace users grows from 4 to 12 shards: restore after") {
+		t.Errorf("exit %d, %s", got.Code, got.Err)
+	}
+}
+
 // A backup saves a keyspace before the keyspaces to which it refers, and a restore restores it
 // after them. The restore does so even if the manifest has another order.
 func TestBackupOrder(t *testing.T) {

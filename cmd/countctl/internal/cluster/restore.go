@@ -165,8 +165,8 @@ func (r *restore) all(ctx context.Context, out *restoreOutput) error {
 // refuse returns an error if the restore must not begin. It changes nothing in the cluster.
 func (r *restore) refuse(ctx context.Context) error {
 	var err error
-	if r.there, err = r.server.Keyspaces(ctx); err != nil {
-		return fmt.Errorf("cannot list the keyspaces: %w", err)
+	if r.there, err = cli.KeyspacesNow(ctx, r.server); err != nil {
+		return err
 	}
 	for _, k := range r.backup.Keyspaces {
 		there, found := r.keyspace(k.Name)
@@ -175,6 +175,9 @@ func (r *restore) refuse(ctx context.Context) error {
 		}
 		if !found { // as makeKeyspaces makes it
 			there = client.Keyspace{Kind: k.Kind, Shards: k.Shards, Sharding: k.Sharding}
+		}
+		if there.Growing != nil {
+			return fmt.Errorf("keyspace %s grows from %d to %d shards: restore after the growth, or withdraw it", k.Name, there.Shards, there.Growing.To)
 		}
 		if err := fits(there, k); err != nil {
 			return err
@@ -233,9 +236,9 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 			}
 		}
 	}
-	now, err := r.server.Keyspaces(ctx)
+	now, err := cli.KeyspacesNow(ctx, r.server)
 	if err != nil {
-		return fmt.Errorf("cannot list the keyspaces: %w", err)
+		return err
 	}
 	r.moved = map[string][]string{}
 	for _, k := range r.backup.Keyspaces {

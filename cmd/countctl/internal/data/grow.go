@@ -82,6 +82,9 @@ func growKeyspace(ctx context.Context, c *cli.CLI, server *client.Client, name s
 	}
 	err = c.Await(ctx, wait, func(ctx context.Context) (string, error) {
 		k, err := cli.FindKeyspace(ctx, server, name)
+		if err == nil && k.Growing == nil && k.Shards < g.To { // the node may not know of the growth yet
+			k, err = cli.FindKeyspaceNow(ctx, server, name)
+		}
 		switch {
 		case err != nil:
 			return "", err
