@@ -61,7 +61,8 @@ var (
 	ErrNoPart = errors.New("the part to adopt is not on this node")
 	// ErrNotStaged is an ErrNoPart: the part was on this node, but without its members.
 	ErrNotStaged = fmt.Errorf("%w with its members", ErrNoPart)
-	// ErrOtherPart makes a replica stuck: the part on this node differs from the leader's.
+	// ErrOtherPart makes a replica stuck: the part on this node, or the copy of it, differs from the leader's. The part is
+	// discarded.
 	ErrOtherPart = errors.New("the part on this node differs from the leader's")
 )
 
@@ -220,15 +221,17 @@ func (m *Base) splitBy(e *SplitEntry, index uint64, done func()) (err error) {
 	return nil
 }
 
-// adopt makes a parked part the contents of this shard. It waits for the part, at most partWaitMax.
+// adopt makes a parked part the contents of this shard, and discards it. It waits for the part, at most partWaitMax.
 func (m *Base) adopt(e *AdoptEntry, index uint64, done func()) error {
 	until := time.After(partWaitMax)
 	for {
 		changed := m.growth.Parking.changes()
 		err := ErrNoPart
 		if part := m.growth.Parking.Of(e.Group); part != nil && part.Split == e.Split && part.Parent == e.Parent {
-			if err = m.take(part, e, index, done); err == nil {
-				return nil
+			err = m.take(part, e, index, done)
+			if err == nil || errors.Is(err, ErrOtherPart) {
+				m.growth.Parking.Discard(part)
+				return err
 			}
 		}
 		if !errors.Is(err, ErrNoPart) && !errors.Is(err, members.ErrNotStaged) {
@@ -266,7 +269,6 @@ func (m *Base) take(part *Parked, e *AdoptEntry, index uint64, done func()) erro
 	m.adoptedAt.Store(index)
 	done()
 	m.whole.Unlock()
-	m.growth.Parking.Discard(part)
 	return nil
 }
 

@@ -53,10 +53,16 @@ func (c *growingCluster) keyspace() catalog.Keyspace { return c.node(0).Catalog(
 // grow makes the catalog intend the growth.
 func (c *growingCluster) grow() {
 	c.Helper()
-	k := c.keyspace()
-	ctx, cancel := context.WithTimeout(c.Context(), eventuallyMax)
+	mustGrow(c.T, c.node(0), c.name)
+}
+
+// mustGrow makes the catalog intend the growth of a keyspace from one shard to three.
+func mustGrow(t *testing.T, n *Node, keyspace string) {
+	t.Helper()
+	k := n.Catalog().Keyspaces[keyspace]
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	mustDo(c, c.node(0).catalogClient.MustChange(ctx, &catalog.Command{Grow: &catalog.GrowEntry{Keyspace: c.name, FirstGroup: k.FirstGroup(), From: 1, To: 3}}))
+	mustDo(t, n.catalogClient.MustChange(ctx, &catalog.Command{Grow: &catalog.GrowEntry{Keyspace: keyspace, FirstGroup: k.FirstGroup(), From: 1, To: 3}}))
 }
 
 func (c *growingCluster) grown() {
@@ -318,4 +324,64 @@ func (c *growingCluster) anySplit() bool {
 // unborn reports whether all replicas of a group are unborn.
 func (c *growingCluster) unborn(group uint32) bool {
 	return !slices.ContainsFunc(c.local(group), func(r *localReplica) bool { return !r.group.Growth.Unborn() })
+}
+
+// A child whose part is gone, or differs from Adopt, has no snapshot, and no other replica can repair it, because the
+// disks are full. So the node opens the parent again, which parks the part again.
+func TestParentMakesAPartAgain(t *testing.T) {
+	t.Parallel()
+	for name, differs := range map[string]bool{"the part was taken": false, "the part differs": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := openNode(t, t.TempDir(), nil)
+			var full atomic.Bool
+			n.space.Free = func() (uint64, error) {
+				if full.Load() {
+					return 0, nil
+				}
+				return 1 << 30, nil
+			}
+			mustMake(t, n, "songs", 1, "plays")
+			ks := n.Keyspace("songs")
+			for id := range uint64(growingIDs) {
+				mustWrite(t, n, ks, addTo(id, 0, int64(id)+1))
+			}
+			mustGrow(t, n, "songs")
+			eventually(t, "disk space is kept for the growth", func() bool { return n.space.Kept() > 0 })
+			full.Store(true)
+			children := n.Catalog().Keyspaces["songs"].Growth.Attempts[ks.FirstGroup].Children
+			born := func() bool {
+				for _, child := range children {
+					if r := n.registry.localOf(child); r == nil || r.group.Growth.Unborn() {
+						return false
+					}
+				}
+				return true
+			}
+			eventually(t, "all children have their parts", born)
+			parent, child := n.registry.shardOf(ks.FirstGroup), n.registry.shardOf(children[0])
+			if child.replica.Load().group.Snapshots().NewestIndex() > 0 {
+				t.Fatal("the child has a snapshot")
+			}
+			if differs {
+				parking := n.growth.MachineConfig(child.kind, parent.number, nil).Parking
+				mustDo(t, n.reopen(parent, parent.replica.Load()))
+				eventually(t, "the part is parked again", func() bool { return parking.Of(child.number) != nil })
+				parking.Of(child.number).Digest++
+			}
+			before := parent.replica.Load()
+			mustDo(t, n.reopen(child, child.replica.Load()))
+			eventually(t, "the child has its part", born)
+			if parent.replica.Load() == before {
+				t.Error("the parent was not opened again, so this test finds nothing")
+			}
+			full.Store(false)
+			eventually(t, "the keyspace has grown", func() bool { return n.Catalog().Keyspaces["songs"].Growth == nil })
+			for id := range uint64(growingIDs) {
+				if got := mustGet(t, n, n.Keyspace("songs"), ReadOptions{}, id); got[0] != int64(id)+1 {
+					t.Errorf("id %d has %d", id, got[0])
+				}
+			}
+		})
+	}
 }

@@ -24,6 +24,8 @@ const (
 	// replica of the same group. A node runs one repair at a time, so that other replicas get their
 	// turn.
 	repairAgainAfter = 10 * time.Second
+	// replayAgainAfter is the same for opening the parent of a replica that is stuck at Adopt. The parent serves.
+	replayAgainAfter = time.Minute
 )
 
 // repairIfDamaged starts the repair of a damaged replica, unless another repair runs or the
@@ -71,7 +73,8 @@ func (n *replicas) helpAdopt(g *shardReplica, r *localReplica) bool {
 	case leadership.RemedyReopen:
 		n.running.Go(func() { _ = n.reopen(g, r) }) // as for mustReopen
 	case leadership.RemedyParent:
-		if p, r := n.registry.shardOf(g.parent), n.registry.localOf(g.parent); r != nil {
+		if p, r := n.registry.shardOf(g.parent), n.registry.localOf(g.parent); r != nil && !time.Now().Before(g.replayAt) {
+			g.replayAt = time.Now().Add(replayAgainAfter)
 			n.running.Go(func() { _ = n.reopen(p, r) }) // as for mustReopen
 		}
 	}

@@ -43,6 +43,7 @@ type shardReplica struct {
 	guesses atomic.Uint32 // number of calls of nextHolder, so that holders take turns
 
 	repairAt time.Time // earliest start of the next repair; only runReconcile uses it
+	replayAt time.Time // the same for opening the parent again, so that it replays Split
 
 	ends    atomic.Bool // the keyspace was dropped, and endDropped has started
 	removed atomic.Bool // the keyspace was dropped, and this node has no open replica

@@ -258,6 +258,9 @@ func TestAdoptRefusesAnotherPart(t *testing.T) {
 		if !errors.Is(err, raftfsm.ErrStuck) || !errors.Is(err, raftfsm.ErrOtherPart) || !g.child.Unborn() {
 			t.Errorf("%s: %v", name, err)
 		}
+		if g.parking.Of(growChild) != nil {
+			t.Errorf("%s: the part is still parked, so the next replica takes it again", name)
+		}
 	}
 }
 

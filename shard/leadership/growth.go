@@ -252,15 +252,17 @@ type Adopting struct {
 
 // Remedy returns what the node does about the replica.
 func (a *Adopting) Remedy() Remedy {
-	staged := !errors.Is(a.Stuck, raftfsm.ErrNotStaged)
+	staged, differed := !errors.Is(a.Stuck, raftfsm.ErrNotStaged), errors.Is(a.Stuck, raftfsm.ErrOtherPart)
 	switch {
-	case !errors.Is(a.Stuck, raftfsm.ErrNoPart): // the part differs from the leader's, or its members cannot be read
+	case !differed && !errors.Is(a.Stuck, raftfsm.ErrNoPart): // its members cannot be read
+		return RemedyRepair
+	case differed && !a.Unrepaired:
 		return RemedyRepair
 	case a.Parked && staged:
 		return RemedyReopen
 	case !a.HasParent:
 		return RemedyRepair
-	case a.HasSplit && a.Replays && a.Unrepaired: // the part was taken before, or its members are gone
+	case a.HasSplit && a.Replays && a.Unrepaired: // the part was taken before, or differed, or its members are gone
 		return RemedyParent
 	case a.HasSplit, a.Since >= adoptPatience:
 		return RemedyRepair

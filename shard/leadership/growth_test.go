@@ -319,7 +319,7 @@ func TestUnbornLeaderHandsOver(t *testing.T) {
 // The decisions of R5 and R8.
 func TestRemedy(t *testing.T) {
 	t.Parallel()
-	waits, notStaged := Adopting{Stuck: raftfsm.ErrNoPart, HasParent: true}, raftfsm.ErrNotStaged
+	waits, notStaged, other := Adopting{Stuck: raftfsm.ErrNoPart, HasParent: true}, raftfsm.ErrNotStaged, raftfsm.ErrOtherPart
 	with := func(change func(*Adopting)) Adopting {
 		a := waits
 		change(&a)
@@ -332,7 +332,9 @@ func TestRemedy(t *testing.T) {
 		"the parent has not split":              {waits, RemedyWait},
 		"the parent has not split for a minute": {with(func(a *Adopting) { a.Since = time.Minute }), RemedyRepair},
 		"the part is parked":                    {with(func(a *Adopting) { a.Parked, a.HasSplit = true, true }), RemedyReopen},
-		"the part differs":                      {with(func(a *Adopting) { a.Parked, a.Stuck = true, raftfsm.ErrOtherPart }), RemedyRepair},
+		"the part differs":                      {with(func(a *Adopting) { a.Parked, a.Stuck = true, other }), RemedyRepair},
+		"it differs, no other has it":           {with(func(a *Adopting) { a.HasSplit, a.Replays, a.Unrepaired, a.Stuck = true, true, true, other }), RemedyParent},
+		"it differed and was made anew":         {with(func(a *Adopting) { a.Parked, a.HasSplit, a.Unrepaired, a.Stuck = true, true, true, other }), RemedyReopen},
 		"its members are not staged":            {with(func(a *Adopting) { a.Parked, a.HasSplit, a.Stuck = true, true, notStaged }), RemedyRepair},
 		"its members are damaged":               {with(func(a *Adopting) { a.Parked, a.Stuck = true, raftfsm.ErrStuck }), RemedyRepair},
 		"the parent is absent or stuck":         {with(func(a *Adopting) { a.HasParent = false }), RemedyRepair},
