@@ -26,13 +26,11 @@ import (
 // growShard is the state machine of a shard without contents, which can be unborn or stuck.
 type growShard struct {
 	unborn, stuck atomic.Bool
-	applied       atomic.Int64
 }
 
 func (s *growShard) Apply(*raft.Log) any { return nil }
 func (s *growShard) ApplyBatch(entries []*raft.Log) []any {
-	s.applied.Add(int64(len(entries)))
-	return slices.Repeat([]any{&catalog.Result{Refused: "not now"}}, len(entries))
+	return make([]any, len(entries))
 }
 func (s *growShard) Snapshot() (raft.FSMSnapshot, error) {
 	if s.unborn.Load() {

@@ -2,18 +2,15 @@ package leadership
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/kinds"
-	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/tiering"
 )
 
@@ -28,47 +25,43 @@ func TestRepeatedSplitNamesTheFirstRoute(t *testing.T) {
 	}
 }
 
-// A leader whose parent's log has abandoned an attempt does not tell the catalog in each step, if the catalog refuses
-// or does not answer.
+// countingHandler counts the records of a logger.
+type countingHandler struct {
+	slog.Handler
+	records int
+}
+
+func (h *countingHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (h *countingHandler) Handle(context.Context, slog.Record) error {
+	h.records++
+	return nil
+}
+
+// A leader whose parent's log has abandoned an attempt does not tell the catalog in each step, if the catalog does
+// not answer.
 func TestAbandonIsProposedSeldom(t *testing.T) {
 	t.Parallel()
-	leader, _ := elected(t, newGrowVoters(t))
-	must.Become(t, "the leader is ready", func() bool { return leader.r.Ready() == nil })
-	g := NewGrowth(GrowthConfig{Catalog: catalog.New(), Logger: slog.New(slog.DiscardHandler), Limited: slog.New(slog.DiscardHandler)})
-	silent := false
-	// The group takes the place of the catalog's, too.
-	g.Connect(nil, &CatalogClient{cfg: CatalogConfig{
-		Key: leader.key, Catalog: g.cfg.Catalog, Group: func() *replica.Replica { return leader.r }, Draining: new(atomic.Bool),
-		DiskError: func() error {
-			if silent {
-				return errors.New("no answer")
-			}
-			return nil
-		},
-	}})
-	steps := func(a *attempt) (commands int64) {
-		g.attempts[growGroup] = a
-		s := step{Growth: g, group: growGroup, tell: true, local: &GrowthShard{Group: leader.r}}
-		s.of.Attempt.Number = a.number
-		before := leader.shard.applied.Load()
+	failures := &countingHandler{Handler: slog.DiscardHandler}
+	g := NewGrowth(GrowthConfig{Limited: slog.New(failures)})
+	stopping := new(atomic.Bool)
+	stopping.Store(true)
+	g.Connect(nil, &CatalogClient{cfg: CatalogConfig{Draining: stopping}}) // each command fails at once
+	a := &attempt{number: 9, abandoned: true}
+	g.attempts[growGroup] = a
+	s := step{Growth: g, group: growGroup, tell: true}
+	s.of.Attempt.Number = a.number
+	steps := func() (commands int) {
+		before := failures.records
 		for range 5 {
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // the Catalog here applies nothing
-			_ = s.split(ctx)
-			cancel()
+			_ = s.split(t.Context())
 		}
-		return leader.shard.applied.Load() - before
+		return failures.records - before
 	}
-	if n := steps(&attempt{number: 9, abandoned: true}); n != 1 {
-		t.Errorf("%d commands in 5 steps", n)
+	if n := steps(); n != 1 || time.Until(a.next) > g.patience(1) {
+		t.Errorf("%d commands in 5 steps, the next after %s", n, time.Until(a.next))
 	}
-	silent = true
-	a := &attempt{number: 10, abandoned: true}
-	if n := steps(a); n != 0 || !a.next.After(time.Now()) {
-		t.Errorf("%d commands, the next after %s", n, time.Until(a.next))
-	}
-	silent = false
 	a.next = time.Now()
-	if n := steps(a); n != 1 {
+	if n := steps(); n != 1 {
 		t.Errorf("%d commands in 5 steps after the wait", n)
 	}
 }
