@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// A request for the list of keyspaces may have the same options as any read. A fresh list includes
-// the keyspaces that another node has created. The server refuses the read if no leader confirms
+// A request for the list of keyspaces or groups may have the same options as any read. A fresh list includes
+// what another node has created. The server refuses the read if no leader confirms
 // that the list is complete.
 func TestKeyspacesAreReadAsFreshAsAsked(t *testing.T) {
 	for _, c := range []struct {
@@ -28,13 +28,18 @@ func TestKeyspacesAreReadAsFreshAsAsked(t *testing.T) {
 		{"the query goes first", "?consistency=stale", []string{"consistency", "linearizable"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := startFakeServer(t, nil)
-			l.node.mu.Lock()
-			l.node.mu.elsewhere = map[string]*shard.Keyspace{"fresh": {Name: "fresh", Kind: kinds.Counters, Columns: []string{"a"}, Shards: 1}}
-			l.node.mu.Unlock()
-			got := l.do("GET", "/v1/keyspaces"+c.query, "", c.headers...)
-			if got.status != 200 || strings.Contains(got.body, `"fresh"`) != c.confirmed {
-				t.Errorf("answered %d %s", got.status, got.body)
+			var l *fakeServer
+			for _, path := range []string{"/v1/admin/groups", "/v1/keyspaces"} {
+				l = startFakeServer(t, nil)
+				l.node.mu.Lock()
+				l.node.mu.elsewhere = map[string]*shard.Keyspace{"fresh": {Name: "fresh", Kind: kinds.Counters, Columns: []string{"a"}, Shards: 1}}
+				l.node.mu.Unlock()
+				if got := l.do("GET", path+c.query, "", c.headers...); got.status != 200 {
+					t.Errorf("%s: answered %d %s", path, got.status, got.body)
+				}
+				if got := l.do("GET", "/v1/keyspaces", ""); strings.Contains(got.body, `"fresh"`) != c.confirmed {
+					t.Errorf("after %s there are %s", path, got.body)
+				}
 			}
 			l.node.setFault("no_leader")
 			if got := l.do("GET", "/v1/keyspaces"+c.query, "", c.headers...); c.confirmed {

@@ -41,7 +41,7 @@ func adminRoutes() []route {
 		{"POST /v1/admin/nodes/{node}/drain", "admin_node_drain", does{changeOrder, operator, operated(operate.ChangeNode(catalog.NodeDraining))}},
 		{"POST /v1/admin/nodes/{node}/undrain", "admin_node_undrain", does{changeOrder, operator, operated(operate.ChangeNode(catalog.NodeActive))}},
 		{"POST /v1/admin/nodes/{node}/remove", "admin_node_remove", does{changeOrder, operator, operated(operate.ChangeNode(catalog.NodeLeaving))}},
-		{"GET /v1/admin/groups", "admin_groups", does{exempt, status, operated(operate.Viewed(func(v *admin.View) any { return map[string]any{"groups": v.Groups} }))}},
+		{"GET /v1/admin/groups", "admin_groups", does{exempt | takesRead, status, operated(operate.Viewed(func(v *admin.View) any { return map[string]any{"groups": v.Groups} }))}},
 		{"POST /v1/admin/groups/{group}/transfer", "admin_group_transfer", does{changeOrder, operator, operated(operate.Changes(operate.TransferGroup), "to")}},
 		{"POST /v1/admin/groups/{group}/move", "admin_group_move", does{changeOrder, operator, operated(operate.Changes(operate.MoveGroup), "from", "to")}},
 		{"GET /v1/admin/groups/{group}/snapshot", "admin_group_snapshot", does{exempt, operator, snapshotGroup}},

@@ -14,9 +14,15 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// Viewed returns a call that answers with a part of the cluster's current view.
+// Viewed returns a call that answers with a part of the cluster's current view. The catalog in it is as new as that of
+// Keyspaces.
 func Viewed(part func(*admin.View) any) func(context.Context, *Call, *Nothing) (any, error) {
 	return func(until context.Context, c *Call, _ *Nothing) (any, error) {
+		if c.Fresh {
+			if err := c.Node.CatchUp(until); err != nil {
+				return nil, fmt.Errorf("cannot read the catalog: %w", err)
+			}
+		}
 		view, err := c.Admin.View(until)
 		if err != nil {
 			return nil, err

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -265,9 +266,11 @@ func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string
 	return nil
 }
 
-// groupNumbers returns the numbers of all groups, by group name.
+// groupNumbers returns the numbers of all groups, by group name. They are as new as KeyspacesNow.
 func groupNumbers(ctx context.Context, server *client.Client) (map[string]uint32, error) {
-	groups, err := admin.New(server).ClusterGroups(ctx)
+	groups, err := client.AskMember[[]admin.ClusterGroup](ctx, server, client.Call{
+		Method: http.MethodGet, Path: "/v1/admin/groups?consistency=linearizable",
+	}, "groups")
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the groups: %w", err)
 	}

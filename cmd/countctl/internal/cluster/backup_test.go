@@ -296,6 +296,27 @@ func TestBackupWhileAKeyspaceGrows(t *testing.T) {
 	}
 }
 
+// A backup and a restore choose the groups by a list that is as new as the leader's catalog.
+func TestGroupsOfABackupAreNew(t *testing.T) {
+	server := nodetest.New(t)
+	fresh := 0
+	server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
+		if r.URL.Path == "/v1/admin/groups" && r.URL.RawQuery == "consistency=linearizable" {
+			fresh++
+		}
+		return nil
+	})
+	dir := filepath.Join(t.TempDir(), "backup")
+	against(t, server.URL).OK("backup", dir)
+	if fresh != 2 {
+		t.Errorf("a backup asks %d times", fresh)
+	}
+	against(t, server.URL).OK("restore", dir)
+	if fresh != 3 {
+		t.Errorf("a restore asks %d times", fresh-2)
+	}
+}
+
 // The keys in a backup depend on the number of shards at the creation. A restore refuses a keyspace of another
 // history before it changes anything.
 func TestRestoreOfAGrownKeyspace(t *testing.T) {
