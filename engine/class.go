@@ -1,6 +1,9 @@
 package engine
 
-import "math"
+import (
+	"fmt"
+	"math"
+)
 
 // Class is the set of ids that are Residue mod Stride. A table of one class stores the numbers
 // (id − Residue) / Stride in its arrays. So gaps between its ids take no memory. Everywhere else ids
@@ -31,4 +34,18 @@ func (c Class) floor(id uint64) uint64 {
 		return c.Residue
 	}
 	return id - (id-c.Residue)%uint64(c.Stride)
+}
+
+// check returns an error if an id of a page is not in the class: the row would have the place of
+// another row.
+func (c Class) check(p *Page) error {
+	if c.Stride == 1 {
+		return nil
+	}
+	for _, id := range p.IDs {
+		if !c.Has(id) {
+			return fmt.Errorf("cannot load page: id %d is not %d mod %d", id, c.Residue, c.Stride)
+		}
+	}
+	return nil
 }

@@ -142,3 +142,69 @@ func TestApplyRefusesOtherClasses(t *testing.T) {
 	}()
 	tab.Apply([]Op{{ID: 1, Kind: OpAdd, Cells: []Cell{{0, 1}}}, {ID: 2, Kind: OpAdd, Cells: []Cell{{0, 1}}}}, 0, nil, nil)
 }
+
+// An op that changes nothing, as those of a refused section, finds no row of another class, and changes no row.
+// Rows are in the table or in its parts, and packed or not.
+func TestVoidOpsOnOtherClasses(t *testing.T) {
+	t.Parallel()
+	for _, parted := range []bool{false, true} {
+		class := ClassOf(3, 1)
+		tab := newTableOf(testSecret, class)
+		fill := make([]Op, 3*rowsMax)
+		for i := range fill {
+			fill[i] = Op{ID: uint64(i)*3 + 1, Kind: OpAdd, Cells: []Cell{{0, 1 + int64(i%99)}}}
+		}
+		tab.Apply(fill, 0, nil, nil)
+		sealAll(tab)
+		sealAll(tab)
+		if parted {
+			if _, err := begunParting(t, tab, byResidue{class, 2}).Step(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		rows, digest := tab.Stats().Rows, tab.Digest()
+		r := rand.New(rand.NewPCG(1, 1))
+		ops, got := make([]Op, 40_000), make([]int64, 40_000)
+		for i := range ops {
+			id := r.Uint64N(uint64(len(fill)) * 3)
+			if i == 0 {
+				id = 1<<64 - 1
+			}
+			ops[i] = Op{ID: id, Kind: []OpKind{OpAdd, OpSet, OpTake}[i%3]}
+		}
+		for _, some := range [][]Op{ops[:1], ops[1:]} {
+			if _, err := tab.Apply(some, 1, got[len(ops)-len(some):][:len(some)], nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range ops {
+			if !class.Has(ops[i].ID) && got[i] != 0 {
+				t.Fatalf("parted %t: id %d reads %d", parted, ops[i].ID, got[i])
+			}
+		}
+		if err := tab.Check(); err != nil || tab.Stats().Rows != rows || tab.Digest() != digest {
+			t.Fatalf("parted %t: %d rows, want %d, %v", parted, tab.Stats().Rows, rows, err)
+		}
+	}
+}
+
+// A page with an id of another class is not loaded.
+func TestLoadRefusesOtherClasses(t *testing.T) {
+	t.Parallel()
+	for _, rows := range []int{2, appendRowsMin} {
+		page := &Page{Width: 1}
+		for i := range rows {
+			page.add(uint64(i)*3+1, []int64{1})
+		}
+		page.IDs[rows-1]++
+		for _, load := range []func(*Table) error{
+			func(tab *Table) error { return tab.Load(page) },
+			func(tab *Table) error { return tab.LoadSealed(page, new(Sealer)) },
+		} {
+			tab := newTableOf(testSecret, ClassOf(3, 1))
+			if err := load(tab); err == nil || tab.Stats().Rows != 0 {
+				t.Errorf("%d rows: %v, %d loaded", rows, err, tab.Stats().Rows)
+			}
+		}
+	}
+}

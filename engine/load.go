@@ -5,6 +5,9 @@ import "fmt"
 // Load adds a page of a snapshot, from Snapshot.Pages, to a table that contains only lower ids. The caller
 // must be the only writer. After an error, the table contains an arbitrary part of the page.
 func (t *Table) Load(p *Page) error {
+	if err := t.salts.class.check(p); err != nil {
+		return err
+	}
 	t.mu.Lock()
 	defer t.unlock()
 	if len(p.IDs) < appendRowsMin {
@@ -108,6 +111,9 @@ func (t *Table) emptyLocked(first uint64) *segment {
 func (t *Table) LoadSealed(p *Page, with *Sealer) error {
 	if len(p.IDs) < sealRowsMin {
 		return t.Load(p)
+	}
+	if err := t.salts.class.check(p); err != nil {
+		return err
 	}
 	t.mu.Lock()
 	defer t.unlock()

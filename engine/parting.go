@@ -99,11 +99,20 @@ func (g *Parting) Step() (more bool, err error) {
 	return m.publish(), nil
 }
 
-// Split returns the tables of the parts, in their order. It takes the same time for any number of
-// rows. The table must not be written any more; readers that still use it see the later writes to
-// the parts.
-func (g *Parting) Split() ([]*Table, error) {
-	p := g.lock()
+// Split returns the tables of the parts of a table, in their order. It returns ErrUnparted unless
+// Partings by an equal Partition have moved all rows, and ErrParted if another Partition has moved
+// some. It takes the same time for any number of rows. Afterwards the table must not be written any
+// more. Readers that still use it see the later writes to the parts.
+func Split(t *Table, by Partition) ([]*Table, error) {
+	p := t.dir.Load().parted()
+	switch {
+	case p == nil:
+		return nil, ErrUnparted
+	case p.by != by:
+		return nil, ErrParted
+	}
+	g := Parting{table: t}
+	p = g.lock()
 	defer g.unlock(p)
 	if !p.whole {
 		return nil, ErrUnparted

@@ -73,7 +73,7 @@ func benchParting(b *testing.B, tab *Table, ids []uint64, writes bool, start uin
 	close(stop)
 	ended.Wait()
 	splitting := time.Now()
-	parts, err := g.Split()
+	parts, err := Split(tab, g.by)
 	took := time.Since(splitting)
 	if err != nil {
 		b.Fatal(err)

@@ -48,8 +48,8 @@ type Table struct {
 // New returns an empty table.
 func New() *Table { return NewOf(allIDs) }
 
-// NewOf returns an empty table of a class of ids. Apply panics if the id of an op is not in the
-// class; such an id reads as zeros.
+// NewOf returns an empty table of a class of ids. Any other id reads as zeros. Apply panics on an op
+// on one, unless the op changes nothing because it has no cells.
 func NewOf(class Class) *Table { return newTableOf(newSecret(), class) }
 
 // newTableOf is like NewOf, but with a given secret for the salts.
@@ -176,7 +176,7 @@ func (t *Table) unlock() {
 }
 
 // spot is the position of an id's row or, if there is no such row, the position that a new row
-// would get.
+// would get. The spot of an id that the table cannot have is in nowhere.
 type spot struct {
 	d *directory
 	i int
@@ -186,6 +186,9 @@ type spot struct {
 
 func (t *Table) locate(id uint64) spot {
 	d := t.dir.Load()
+	if d.keys != nil && !d.keys.class.Has(id) {
+		d = nowhere
+	}
 	i := d.find(id)
 	s := d.segs[i].Load()
 	return spot{d: d, i: i, s: s, p: s.place(id)}

@@ -39,7 +39,8 @@ type Contents interface {
 	Adopt() error
 	// Dispose releases data on disk. It is the last call.
 	Dispose()
-	// Split copies the contents to the parts, which are empty contents of the same kind. It may
+	// Split copies the contents to the parts, which are empty contents of the same kind, or hands
+	// tables over to them. Both may have the same tables afterwards, so after an error no op may be applied. It may
 	// wait for the disk. The first part uses the Places of this shard, and later replaces this
 	// shard. A kind whose keyspaces always have one shard returns ErrUndivided.
 	Split(s *Split, parts []Contents) error

@@ -192,11 +192,12 @@ func (m *Base) grow(index, term uint64, sections []byte) any {
 // more.
 func (m *Base) splitBy(e *SplitEntry, index uint64, done func()) (err error) {
 	others := make([]Machine, len(e.Children))
-	for range 2 {
+	for try := range 2 {
 		for i := range others {
 			others[i] = m.growth.NewPart()
 		}
 		s := e.split(index)
+		s.Copies = try > 0
 		s.applied = func() {
 			m.attempt.Store(e.Attempt)
 			m.splitAt.Store(index)

@@ -136,7 +136,8 @@ func growthError(err error) error {
 // split returns the split that the entry at index describes.
 func (e *SplitEntry) split(index uint64) *Split {
 	count := 1 + len(e.Children)
-	s := &Split{Index: index, Attempt: uint64(e.Attempt), From: e.From, Group: e.Group}
+	by := Partition{From: e.From, Divisor: e.Divisor, Parts: uint32(count)}
+	s := &Split{Index: index, Attempt: uint64(e.Attempt), From: e.From, Group: e.Group, By: by}
 	for i := range count {
 		part := dedup.Part{Judge: e.Attempt, Route: codec.Route{
 			Modulus: e.From.Modulus * uint32(count), Residue: e.From.Residue + uint32(i)*e.From.Modulus,
@@ -146,10 +147,6 @@ func (e *SplitEntry) split(index uint64) *Split {
 		}
 		s.Parts = append(s.Parts, part)
 	}
-	route, from := NewRoute(int(e.Divisor), int(s.Parts[0].Route.Modulus), e.Divisor == 0), int(e.From.Residue)
-	s.PartOf = func(key uint64) int {
-		shard, _ := route.KeyOf(route.IDOf(from, key))
-		return shard / int(e.From.Modulus)
-	}
+	s.PartOf = s.By.Of
 	return s
 }

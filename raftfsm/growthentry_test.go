@@ -1,44 +1,60 @@
 package raftfsm
 
 import (
+	"math"
 	"reflect"
 	"testing"
+
+	"pgregory.net/rapid"
 
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
-// A split sends each key to the part that has the key's id by the route after the split.
-func TestSplitEntryFollowsTheRoute(t *testing.T) {
+// Each key goes to the part that has the key's id by the route after the split, and is of the class of
+// that part. The classes of by modulo are disjoint: no key is of two of them.
+func TestPartitionFollowsTheRoute(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct{ created, before, after int }{{1, 1, 2}, {3, 3, 9}, {3, 6, 18}, {7, 7, 21}} {
-		for _, hash := range []bool{false, true} {
-			before, after := NewRoute(tc.created, tc.before, hash), NewRoute(tc.created, tc.after, hash)
-			for parent := range tc.before {
-				e := SplitEntry{From: before.Of(parent), Attempt: 40, Group: 7, Divisor: uint64(tc.created)}
-				if hash {
-					e.Divisor = 0
-				}
-				for i := range tc.after/tc.before - 1 {
-					e.Children = append(e.Children, 50+uint32(i))
-				}
-				s := e.split(9)
-				for id := range uint64(500) {
-					shard, key := before.KeyOf(id)
-					if shard != parent {
-						continue
-					}
-					want, _ := after.KeyOf(id)
-					if got := s.Parts[s.PartOf(key)].Route; got != after.Of(want) {
-						t.Fatalf("%+v: id %d is in %s, want %s", tc, id, got, after.Of(want))
-					}
-				}
-				if s.Parts[0].Judge != 40 || s.Parts[1].Judge != 50 {
-					t.Fatalf("judges of %+v", s.Parts)
+	rapid.Check(t, func(t *rapid.T) {
+		created := rapid.IntRange(1, 300).Draw(t, "created")
+		n := created * rapid.IntRange(1, 300).Draw(t, "grown")
+		k := rapid.IntRange(2, 300).Draw(t, "factor")
+		hash := rapid.Bool().Draw(t, "hash")
+		before, after := NewRoute(created, n, hash), NewRoute(created, n*k, hash)
+		ids := rapid.SliceOfN(rapid.OneOf(rapid.Uint64Range(0, 1000), rapid.Uint64()), 1, 20).Draw(t, "ids")
+		parent, _ := before.KeyOf(ids[0])
+		e := SplitEntry{From: before.Of(parent), Attempt: 40, Group: 7, Divisor: uint64(created)}
+		if hash {
+			e.Divisor = 0
+		}
+		for i := range k - 1 {
+			e.Children = append(e.Children, 50+uint32(i))
+		}
+		s := e.split(9)
+		if s.Parts[0].Judge != 40 || s.Parts[1].Judge != 50 || s.By != (Partition{before.Of(parent), e.Divisor, uint32(k)}) {
+			t.Fatalf("%+v", s)
+		}
+		classes := s.By.Classes()
+		for _, id := range append(ids, 0, 1, math.MaxUint64-1, math.MaxUint64) {
+			if !hash && id < math.MaxUint64-uint64(n) {
+				id = id - id%uint64(n) + uint64(parent)
+			}
+			shard, key := before.KeyOf(id)
+			if shard != parent {
+				continue
+			}
+			want, _ := after.KeyOf(id)
+			part := s.PartOf(key)
+			if got := s.Parts[part].Route; got != after.Of(want) || s.By.Of(key) != part {
+				t.Fatalf("id %d, key %d is in %s, want %s", id, key, got, after.Of(want))
+			}
+			for i, class := range classes {
+				if class.Has(key) != (i == part || hash || class.Stride == 1) {
+					t.Fatalf("key %d of part %d, class %d: %+v", key, part, i, class)
 				}
 			}
 		}
-	}
+	})
 }
 
 func growthEntries() []interface{ Entry(codec.Kind) []byte } {

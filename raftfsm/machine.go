@@ -79,6 +79,12 @@ type Machine interface {
 	// a read, the read saw only contents of this route. It returns false while contents of another
 	// route replace the present contents.
 	Routed(route codec.Route) bool
+	// Part moves some rows of the tables in memory to tables of the parts of a coming split, concurrently
+	// with entries and reads. It returns false once no row is left to move. Split by an equal Partition then
+	// takes the same time for any number of rows. No row changes, so a parting may end at any time, and goes on
+	// with the next call. Calls must not run concurrently. Part returns ErrReplaced if the shard does not have
+	// the route by.From, or is closed. It returns engine.ErrOnDisk and engine.ErrParted like engine.Parting.
+	Part(by Partition) (more bool, err error)
 	// Split keeps the first part of the shard and moves the others to new machines of the same
 	// kind, one for each. raft's goroutine calls it while it applies the entry at s.Index. After an
 	// error this machine is unchanged, and the other machines must be discarded. A kind whose
@@ -192,6 +198,8 @@ func (m *Base) Bodies() *spill.Shard        { return nil }
 func (m *Base) Besides() (_, _ uint64)      { return 0, 0 }
 func (m *Base) Grows(uint64, any) bool      { return false }
 func (m *Base) Dropped() uint64             { return 0 }
+
+func (m *Base) Part(Partition) (_ bool, _ error) { return }
 
 func (m *Base) Cleanup(time.Time, time.Duration) (_ Cleanup) { return }
 func (m *Base) Close()                                       {}

@@ -16,8 +16,10 @@ type Split struct {
 	Group   uint32               // number of the shard's group
 	Parts   []dedup.Part         // the shard becomes the first part
 	PartOf  func(key uint64) int // returns the index of the part of a key
-	// Adopts is set if Contents.Split copies a parked part, as the only part, to the group that adopts
-	// it. Index is then the index of the entry that adopts it.
+	By      Partition            // if it is set, PartOf is By.Of, and tables that Machine.Part has parted need no copy
+	Copies  bool                 // set if tables must be copied nevertheless
+	// Adopts is set if Contents.Split moves a parked part, as the only part, to the group that adopts
+	// it. The tables stay in use by the parked part too. Index is then the index of the entry that adopts it.
 	Adopts *AdoptEntry
 
 	withdraw func()
@@ -44,7 +46,7 @@ var ErrUndivided = errors.New("a shard of this kind cannot be split")
 //     would. Its contents are those of the undivided shard without the keys of the other parts.
 //     There are exceptions: the progress of a sweep, the errors in hot lists, the stamps of feeds, and
 //     the stamps of members who join in the same millisecond.
-//   - All data of a part is unpacked and in memory, except members of sets.
+//   - All data of a part is in memory, except members of sets.
 //
 // Each part has a copy of the request memory. So the digest of each part includes that of all
 // positions. A Split that returns ErrVoid changes nothing. If the copies do not add up to the shard, Split
@@ -74,6 +76,7 @@ func (m *Base) Split(s *Split, others []Machine) error {
 	defer m.whole.Unlock()
 	m.publish(own, s.Parts[0].Route)
 	for i, memory := range m.memory.Split(s.Group, s.Parts) {
+		others[i].base().show(parts[i+1]) // it may have other tables now
 		others[i].SetRoute(s.Parts[i+1].Route)
 		others[i].base().remember(memory)
 	}

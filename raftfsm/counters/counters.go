@@ -34,6 +34,7 @@ type Machine struct {
 	tiering  sync.Mutex
 	closed   bool // guarded by tiering
 	pauses   int  // guarded by tiering
+	parting  rows.Parting
 	places   raftfsm.Places
 	carried  atomic.Uint64 // returned by Carried
 	hot      atomic.Pointer[rankings.HotLists]
@@ -44,7 +45,8 @@ type Machine struct {
 // New returns a state machine that has not applied any entry.
 func New(places raftfsm.Places) *Machine {
 	c := &Machine{places: places, outboxes: newOutboxBodies(places.Bodies)}
-	c.Init(codec.KindCounters, func() raftfsm.Contents { return newContents(places, c.outboxes.New()) }, func(held raftfsm.Contents) {
+	c.parting.Lock = &c.tiering
+	c.Init(codec.KindCounters, func() raftfsm.Contents { return newContents(places, c.outboxes.New(), &c.parting) }, func(held raftfsm.Contents) {
 		now := held.(*contents)
 		c.replace(now)
 		c.outboxes.Show(now.out.bodies)
@@ -58,6 +60,7 @@ func New(places raftfsm.Places) *Machine {
 func (c *Machine) replace(now *contents) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
+	c.parting.Drop()
 	lists := c.largest.Swap(now.largest)
 	if was := c.table.Swap(now.table); was != nil {
 		lists.Close()
@@ -111,6 +114,7 @@ func (c *Machine) Bodies() *spill.Shard { return c.outboxes }
 // contents is the state of a shard of a counter keyspace.
 type contents struct {
 	table   *engine.Table
+	parting *rows.Parting          // Machine.parting
 	largest *rankings.LargestLists // of table
 	places  raftfsm.Places
 	batch   *batch   // ops of the current entry; between entries nil, or small
@@ -124,10 +128,10 @@ type contents struct {
 	hot    *rankings.HotLists
 }
 
-func newContents(places raftfsm.Places, bodies *spill.Bodies) *contents {
+func newContents(places raftfsm.Places, bodies *spill.Bodies, parting *rows.Parting) *contents {
 	table := engine.New()
 	return &contents{
-		table: table, largest: rankings.NewLargestLists(table), places: places,
+		table: table, parting: parting, largest: rankings.NewLargestLists(table), places: places,
 		out: &outboxes{bodies: bodies}, sets: sets{group: places.Members}, hot: rankings.NewHotLists(),
 	}
 }

@@ -46,7 +46,7 @@ func BenchmarkHot(b *testing.B) {
 			}
 		}
 		b.Run(stream.name, func(b *testing.B) {
-			c := newContents(raftfsm.Places{}, New(raftfsm.Places{}).outboxes.New())
+			c := newContents(raftfsm.Places{}, New(raftfsm.Places{}).outboxes.New(), nil)
 			c.Begin()
 			var inRows, inHot []time.Duration
 			for i := 0; b.Loop(); i++ {

@@ -142,7 +142,7 @@ func TestRestoreWithdrawsTheRoute(t *testing.T) {
 	m := &Machine{outboxes: newOutboxBodies(raftfsm.Places{}.Bodies)}
 	var adopt func() error
 	m.Init(codec.KindCounters, func() raftfsm.Contents {
-		return adopting{newContents(raftfsm.Places{}, m.outboxes.New()), func() error { return adopt() }}
+		return adopting{newContents(raftfsm.Places{}, m.outboxes.New(), &m.parting), func() error { return adopt() }}
 	}, func(held raftfsm.Contents) { m.replace(held.(adopting).contents) })
 	m.SetRoute(first)
 	failed := errors.New("the disk fails")

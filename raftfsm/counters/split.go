@@ -3,23 +3,23 @@ package counters
 import (
 	"fmt"
 
-	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/rankings"
-	"github.com/countd/countd/raftfsm/rows"
 )
 
 // Split implements raftfsm.Contents. It splits or adopts the sets last, because neither can be
 // undone. A second call for the same Split leaves the sets unchanged.
 func (c *contents) Split(s *raftfsm.Split, parts []raftfsm.Contents) error {
-	tables, hot, largest := make([]*engine.Table, len(parts)), make([]*rankings.HotLists, len(parts)), make([]*rankings.LargestLists, len(parts))
+	tables, err := c.parting.Split(s, c.table)
+	if err != nil {
+		return err
+	}
+	hot, largest := make([]*rankings.HotLists, len(parts)), make([]*rankings.LargestLists, len(parts))
 	for i := range parts {
 		part := parts[i].(*contents)
-		tables[i], hot[i], largest[i] = part.table, part.hot, part.largest
-	}
-	if err := rows.Split(c.table, s.PartOf, tables); err != nil {
-		return err
+		part.table, part.largest = tables[0][i], rankings.NewLargestLists(tables[0][i])
+		hot[i], largest[i] = part.hot, part.largest
 	}
 	if err := c.splitOutboxes(s, parts); err != nil {
 		return err

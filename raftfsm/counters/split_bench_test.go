@@ -44,7 +44,7 @@ func BenchmarkSplit(b *testing.B) {
 					for b.Loop() {
 						to := make([]raftfsm.Contents, parts)
 						for i := range to {
-							to[i] = newContents(raftfsm.Places{}, c.outboxes.New())
+							to[i] = newContents(raftfsm.Places{}, c.outboxes.New(), &c.parting)
 						}
 						s := raftfsm.Split{Parts: make([]dedup.Part, parts), PartOf: func(key uint64) int { return int(key % uint64(parts)) }}
 						c.Between(func(held raftfsm.Contents) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm"
 )
 
 // freezeSegmentsMax is the largest number of segments that are written with one sync. Together they
@@ -50,6 +51,17 @@ func (c *Machine) Resume() {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
 	c.pauses--
+}
+
+// Part implements Machine. No row may be on disk or move there meanwhile: see Pause.
+func (c *Machine) Part(by raftfsm.Partition) (more bool, err error) {
+	c.tiering.Lock()
+	defer c.tiering.Unlock()
+	table := c.Table()
+	if c.closed || !c.Routed(by.From) { // checked after the table was read, because Split shows another table after it has changed the route
+		return false, raftfsm.ErrReplaced
+	}
+	return c.parting.Step(by, table)
 }
 
 // Watch returns the old segments to which nobody wrote since the previous call. A segment is old if

@@ -23,6 +23,7 @@ type uneven struct {
 func (u uneven) Split(s *raftfsm.Split, parts []raftfsm.Contents) error {
 	parts = slices.Clone(parts)
 	parts[0] = parts[0].(uneven).contents
+	s.Copies = true // a parted table shares its rows with the parts, so both would have the row
 	err := u.contents.Split(s, parts)
 	if *u.splits > 0 {
 		*u.splits--
@@ -39,7 +40,10 @@ func TestUnevenSplit(t *testing.T) {
 	for wrong, fails := range map[int]bool{0: false, 1: false, 2: true} {
 		splits := 0
 		m := &Machine{outboxes: newOutboxBodies(raftfsm.Places{}.Bodies)}
-		m.Init(codec.KindCounters, func() raftfsm.Contents { return uneven{newContents(raftfsm.Places{}, m.outboxes.New()), &splits} },
+		m.parting.Lock = &m.tiering
+		m.Init(codec.KindCounters, func() raftfsm.Contents {
+			return uneven{newContents(raftfsm.Places{}, m.outboxes.New(), &m.parting), &splits}
+		},
 			func(held raftfsm.Contents) {
 				m.replace(held.(uneven).contents)
 				m.outboxes.Show(held.(uneven).out.bodies)
@@ -62,6 +66,29 @@ func TestUnevenSplit(t *testing.T) {
 			t.Errorf("%d wrong copies: %v, %+v", wrong, err, m.State())
 		case !fails && (err != nil || m.Stuck() != nil || part == nil || part.Digest+m.State().Digest != before.Digest):
 			t.Errorf("%d wrong copies: %v", wrong, err)
+		}
+		m.Close()
+	}
+}
+
+// If a fault of the memory has changed the number of rows or the digest of the shard, the replica is stuck at
+// Split, also if it has parted its rows.
+func TestUnevenParting(t *testing.T) {
+	t.Parallel()
+	for _, wrong := range []struct{ rows, digest int64 }{{1, 0}, {0, 1}, {0, 0}} {
+		m := New(raftfsm.Places{})
+		parking := new(raftfsm.Parking)
+		m.SetGrowth(raftfsm.Growth{Parking: parking, NewPart: func() raftfsm.Machine { return New(raftfsm.Places{}) }})
+		ops := []engine.Op{add(1, 0, 5), add(2, 0, 7)}
+		m.Apply(codectest.Command(1, entryOf(0, ops)))
+		m.Table().Adopt(2+wrong.rows, m.Table().Digest()+uint64(wrong.digest))
+		e := raftfsm.SplitEntry{From: codec.Whole, Attempt: 3, Group: 5, Divisor: 1, Children: []uint32{6}}
+		if more, err := m.Part(raftfsm.Partition{From: codec.Whole, Divisor: 1, Parts: 2}); more || err != nil {
+			t.Fatal(more, err)
+		}
+		err, _ := m.Apply(&raft.Log{Index: 2, Type: raft.LogCommand, Data: e.Entry(codec.KindCounters)}).(error)
+		if faulty := wrong.rows != 0 || wrong.digest != 0; errors.Is(err, raftfsm.ErrUneven) != faulty || (err != nil) != faulty || (parking.Of(6) == nil) != faulty {
+			t.Errorf("%+v: %v", wrong, err)
 		}
 		m.Close()
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/internal/must"
-	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
@@ -170,11 +169,7 @@ func (w *splitWorld) tier(t rapid.TB) {
 		if _, err := c.FreezeSome(idle, max(1, idle.Segments()/2)); err != nil {
 			t.Fatal(err)
 		}
-		for range 2 {
-			for next, more := uint64(0), true; more; {
-				_, next, more, _ = c.Seal(next, all)
-			}
-		}
+		pack(c)
 	}
 	if bodies := w.onDisk.Bodies(); bodies != nil {
 		if _, err := bodies.Spill(0, math.MaxInt64, func() bool { return true }); err != nil {
@@ -183,8 +178,29 @@ func (w *splitWorld) tier(t rapid.TB) {
 	}
 }
 
-// divide splits the replica with a disk, and a machine that a snapshot of the undivided shard restored.
-func (w *splitWorld) divide(t rapid.TB, parts int, partOf func(key uint64) int) {
+// pack packs rows of a machine.
+func pack(c *counters.Machine) {
+	for range 2 {
+		for next, more := uint64(0), true; more; {
+			_, next, more, _ = c.Seal(next, func(_, _ uint64) bool { return true })
+		}
+	}
+}
+
+// part moves some rows of the replica to the tables of the parts of a coming split. If the replica has rows on
+// disk, or they cannot be parted any more, it returns false.
+func (w *splitWorld) part(t rapid.TB, by raftfsm.Partition) bool {
+	more, err := w.onDisk.Part(by)
+	if err != nil && !errors.Is(err, engine.ErrOnDisk) && !errors.Is(err, engine.ErrParted) {
+		t.Fatal(err)
+	}
+	return more
+}
+
+// divide splits the replica with a disk, and a machine that a snapshot of the undivided shard restored. If
+// copies is set, this machine copies its rows.
+func (w *splitWorld) divide(t rapid.TB, by raftfsm.Partition, copies bool) {
+	parts := int(by.Parts)
 	before := w.undivided.State()
 	from := All.New(w.kind, raftfsm.Places{})
 	from.SetRoute(w.onDisk.Route())
@@ -192,7 +208,7 @@ func (w *splitWorld) divide(t rapid.TB, parts int, partOf func(key uint64) int) 
 		t.Fatal(err)
 	}
 	clear(w.learned)
-	w.split = &raftfsm.Split{Index: before.Index + 1, Attempt: 1, From: codec.Whole, Group: 1, PartOf: partOf}
+	w.split = &raftfsm.Split{Index: before.Index + 1, Attempt: 1, From: codec.Whole, Group: 1, PartOf: by.Of, By: by}
 	for i := range parts {
 		w.split.Parts = append(w.split.Parts, dedup.Part{Route: codec.Route{Modulus: uint32(parts), Residue: uint32(i)}, Judge: 10 + uint32(i)})
 	}
@@ -206,7 +222,9 @@ func (w *splitWorld) divide(t rapid.TB, parts int, partOf func(key uint64) int) 
 		for range parts - 1 {
 			*to = append(*to, All.New(w.kind, raftfsm.Places{}))
 		}
-		if err := m.Split(w.split, (*to)[1:]); err != nil {
+		s := *w.split
+		s.Copies = copies && m == from
+		if err := m.Split(&s, (*to)[1:]); err != nil {
 			t.Fatal(err)
 		}
 		w.begin(t, (*to)[1:]...)
@@ -217,7 +235,10 @@ func (w *splitWorld) divide(t rapid.TB, parts int, partOf func(key uint64) int) 
 		s := part.State()
 		digest += s.Digest
 		sum.Rows += s.Rows
-		if part.Route() != w.split.Parts[i].Route || s.ColdRows+s.SealedRows != 0 {
+		if bytes := part.Bytes(); bytes < s.Bytes { // what readers see is the table of the contents
+			t.Fatalf("part %d has %d bytes, but shows %d", i, s.Bytes, bytes)
+		}
+		if part.Route() != w.split.Parts[i].Route || s.ColdRows != 0 {
 			t.Fatalf("part %d is of %s: %+v", i, part.Route(), s)
 		}
 		if u, is := part.(*unread.Machine); is && u.Sweep() != w.undivided.(*unread.Machine).Sweep() {
@@ -351,8 +372,14 @@ func (w *splitWorld) checkRankings(t rapid.TB) {
 			}
 		}
 		for column := range uint8(splitWidth) {
-			want := slices.DeleteFunc(top(t, w.undivided, column), func(row engine.Place) bool { return w.split.PartOf(row.ID) != i })
-			if got := top(t, part, column); !slices.Equal(got, want) {
+			all := top(t, w.undivided, column)
+			full := len(all) == counters.RankingMax
+			want := slices.DeleteFunc(all, func(row engine.Place) bool { return w.split.PartOf(row.ID) != i })
+			got := top(t, part, column)
+			if full && len(got) > len(want) {
+				got = got[:len(want)] // the part may have more rows in its list
+			}
+			if !slices.Equal(got, want) {
 				t.Fatalf("part %d, column %d: the largest counts are %v, want %v", i, column, got, want)
 			}
 		}
@@ -462,7 +489,8 @@ func (w *splitWorld) sweep(t rapid.TB, m raftfsm.Machine, steps int) {
 //  1. Each op has the same answer.
 //  2. The rows, cursors, outboxes and feeds of a part are those of its keys. The digests add up.
 //  3. The snapshots of the parts of two replicas have equal bytes, whether rows were packed or on
-//     disk, and whether a snapshot restored a replica.
+//     disk, whether a snapshot restored a replica, and whether a replica parted its rows before the
+//     split, parted some of them, for this split or another one, or copied them.
 //  4. A snapshot that was taken before the split can be written after it.
 //  5. The gains and the largest counts of a part are those of its keys.
 func TestSplitThenApply(t *testing.T) {
@@ -487,8 +515,16 @@ func TestSplitThenApply(t *testing.T) {
 						w.sweep(t, m, math.MaxInt)
 					}
 				}
+				by := raftfsm.Partition{From: codec.Whole, Divisor: 1, Parts: uint32(rapid.IntRange(2, 5).Draw(t, "parts"))}
+				if rapid.Bool().Draw(t, "by hash") {
+					by.Divisor = 0
+				}
 				for range rapid.IntRange(0, 25).Draw(t, "steps before") {
-					switch rapid.IntRange(0, 9).Draw(t, "step") {
+					switch rapid.IntRange(-1, 9).Draw(t, "step") {
+					case -1:
+						other := by
+						other.Parts += uint32(rapid.IntRange(0, 3).Draw(t, "another split") / 3)
+						w.part(t, other)
 					case 0:
 						w.tier(t)
 					case 1:
@@ -508,12 +544,7 @@ func TestSplitThenApply(t *testing.T) {
 					w.sweep(t, w.undivided, 1)
 					w.sweep(t, w.onDisk, 1)
 				}
-				parts := rapid.IntRange(2, 5).Draw(t, "parts")
-				partOf := func(key uint64) int { return int(key % uint64(parts)) }
-				if rapid.Bool().Draw(t, "by hash") {
-					partOf = func(key uint64) int { return int(wire.Mix(key) % uint64(parts)) }
-				}
-				w.divide(t, parts, partOf)
+				w.divide(t, by, rapid.Bool().Draw(t, "copies"))
 				for _, m := range w.machines() {
 					w.sweep(t, m, math.MaxInt)
 				}
@@ -534,9 +565,21 @@ func TestSplitThenApply(t *testing.T) {
 }
 
 // Replicas with several segments have equal parts after a split, whichever of their rows are
-// packed, on disk or in memory.
+// packed, on disk or in memory, and however many of them were parted before.
 func TestSplitOfManyRows(t *testing.T) {
 	t.Parallel()
+	for _, tc := range []struct {
+		divisor uint64
+		parted  int
+		tiers   bool
+	}{{1, 0, true}, {0, 1, false}, {1, 2, true}, {0, 3, false}} {
+		splitManyRows(t, raftfsm.Partition{From: codec.Whole, Divisor: tc.divisor, Parts: 3}, tc.parted, tc.tiers)
+	}
+}
+
+// splitManyRows splits a shard after 0, 2, 2 or all steps of a parting, for parted = 0, 1, 2 or 3. It packs
+// rows after two steps and, with tiers, moves some to disk.
+func splitManyRows(t *testing.T, by raftfsm.Partition, parted int, tiers bool) {
 	w := newSplitWorld(t, codec.KindCounters)
 	defer w.close(t)
 	add := func(from, to, step uint64) {
@@ -547,16 +590,34 @@ func TestSplitOfManyRows(t *testing.T) {
 		}
 		w.apply(t, ops...)
 	}
-	for from := uint64(0); from < 60_000; from += 20_000 {
+	for from := uint64(0); from < 40_000; from += 20_000 {
 		add(from, from+20_000, 1)
 	}
-	w.tier(t)
-	if s := w.onDisk.State(); s.ColdRows == 0 || s.SealedRows == 0 {
+	if parted == 1 || parted == 2 {
+		w.part(t, by)
+		w.part(t, by)
+	}
+	if tiers {
+		w.tier(t)
+	}
+	pack(w.onDisk.(*counters.Machine))
+	if s := w.onDisk.State(); tiers != (s.ColdRows > 0) || s.SealedRows == 0 {
 		t.Fatalf("rows are neither packed nor on disk: %+v", s)
 	}
-	add(0, 70_000, 61)
-	w.divide(t, 3, func(key uint64) int { return int(key % 3) })
-	add(0, 80_000, 37)
+	add(0, 50_000, 61)
+	for more := parted == 3; more; {
+		more = w.part(t, by)
+	}
+	if parted == 3 {
+		add(0, 50_000, 67)
+	}
+	w.divide(t, by, parted%2 == 0)
+	for i, part := range w.parts {
+		if packed := part.State().SealedRows > 0; packed != (parted == 1 || parted == 3) {
+			t.Errorf("%+v, parted %d: part %d is packed: %t", by, parted, i, packed)
+		}
+	}
+	add(0, 60_000, 37)
 	w.check(t)
 }
 

@@ -1,5 +1,9 @@
-// Package rows contains the parts that kinds of shards with rows of counts share: the encoding of
-// ops on rows, the sections of rows in snapshots, and reads of rows.
+// Package rows owns what kinds of shards with rows of counts share: the encoding of ops on rows, the
+// sections of rows in snapshots, reads of rows, and the split of their tables. It never decides
+// whether an op applies.
+//
+// Invariant: equal rows have equal sections, and equal parts after a split, whatever tables and
+// segments a replica has them in.
 //
 // In a log entry, an op on a row has this form; integers are little-endian:
 //

@@ -1,10 +1,59 @@
 package rows
 
-import "github.com/countd/countd/engine"
+import (
+	"errors"
 
-// Split copies each row of a table, including rows on disk, to the table of its part. The tables of
-// the parts must be empty.
-func Split(from *engine.Table, partOf func(key uint64) int, parts []*engine.Table) error {
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+// Split returns for each table a table for each part, with the rows of the part. It takes the tables
+// that a parting by s.By has made. If rows are left to move, it moves them. After that, the caller
+// must not write to the tables any more. If they have rows on disk, were parted in another way, or s
+// has no Partition, Split copies all rows, also those on disk, and the tables stay as they are. A part
+// that is adopted keeps its tables.
+func (p *Parting) Split(s *raftfsm.Split, tables ...*engine.Table) ([][]*engine.Table, error) {
+	all := make([][]*engine.Table, len(tables))
+	if s.Adopts != nil {
+		for i, t := range tables {
+			all[i] = []*engine.Table{t}
+		}
+		return all, nil
+	}
+	copied := s.By.Parts == 0 || s.Copies
+	if !copied {
+		switch err := p.finish(s.By, tables...); {
+		case errors.Is(err, engine.ErrOnDisk), errors.Is(err, engine.ErrParted):
+			copied = true
+		case err != nil:
+			return nil, err
+		}
+	}
+	for i, t := range tables {
+		var err error
+		if copied {
+			all[i], err = copyParts(t, s)
+		} else {
+			all[i], err = engine.Split(t, s.By)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// copyParts copies each row of a table to the table of its part.
+func copyParts(from *engine.Table, s *raftfsm.Split) ([]*engine.Table, error) {
+	parts := make([]*engine.Table, len(s.Parts))
+	for i := range parts {
+		parts[i] = engine.New()
+	}
+	if s.By.Parts > 0 {
+		for i, class := range s.By.Classes() {
+			parts[i] = engine.NewOf(class)
+		}
+	}
 	snapshot := from.Snapshot()
 	defer snapshot.Close()
 	pages := make([]engine.Page, len(parts)) // for each part, rows that are not in its table yet; a full page becomes a segment
@@ -18,7 +67,7 @@ func Split(from *engine.Table, partOf func(key uint64) int, parts []*engine.Tabl
 	}
 	err := snapshot.Pages(func(page *engine.Page) error {
 		for i, key := range page.IDs {
-			part := partOf(key)
+			part := s.PartOf(key)
 			p := &pages[part]
 			if p.Width < page.Width || len(p.IDs) == engine.SegmentRowsMax {
 				if err := load(part, page.Width); err != nil {
@@ -33,5 +82,5 @@ func Split(from *engine.Table, partOf func(key uint64) int, parts []*engine.Tabl
 	for part := 0; part < len(parts) && err == nil; part++ {
 		err = load(part, 0)
 	}
-	return err
+	return parts, err
 }

@@ -90,9 +90,9 @@ func (s *Shard) New() *Bodies {
 	return b
 }
 
-// Show makes b the current bodies of the shard, and disposes of the previous bodies.
+// Show makes b the current bodies of the shard, and disposes of the previous bodies, unless they are b.
 func (s *Shard) Show(b *Bodies) {
-	if was := s.current.Swap(b); was != nil {
+	if was := s.current.Swap(b); was != nil && was != b {
 		was.Dispose()
 	}
 }

@@ -16,6 +16,7 @@ package unread
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,6 +36,7 @@ type Machine struct {
 	raftfsm.Base
 	current atomic.Pointer[contents] // Restore replaces the contents
 	dropped atomic.Uint64
+	parting rows.Parting
 }
 
 // The columns of a row of cursors.
@@ -49,8 +51,13 @@ const (
 
 // New returns the state machine before its first entry.
 func New() *Machine {
-	u := &Machine{}
-	u.Init(codec.KindUnread, func() raftfsm.Contents { return newContents(&u.dropped) }, func(held raftfsm.Contents) { u.current.Store(held.(*contents)) })
+	u := &Machine{parting: rows.Parting{Lock: new(sync.Mutex)}}
+	u.Init(codec.KindUnread, func() raftfsm.Contents { return newContents(&u.dropped, &u.parting) }, func(held raftfsm.Contents) {
+		u.current.Store(held.(*contents))
+		u.parting.Lock.Lock()
+		defer u.parting.Lock.Unlock()
+		u.parting.Drop()
+	})
 	return u
 }
 
@@ -99,6 +106,7 @@ type contents struct {
 	// Each step of the sweep stores a new SweepState.
 	swept   atomic.Pointer[SweepState]
 	dropped *atomic.Uint64 // Machine.dropped
+	parting *rows.Parting  // Machine.parting
 
 	batch  rows.Batch
 	tables []raftfsm.Table // table of each op in batch
@@ -123,8 +131,8 @@ const (
 	Begin = engine.OpTake
 )
 
-func newContents(dropped *atomic.Uint64) *contents {
-	u := &contents{counts: engine.New(), cursors: engine.New(), dropped: dropped}
+func newContents(dropped *atomic.Uint64, parting *rows.Parting) *contents {
+	u := &contents{counts: engine.New(), cursors: engine.New(), dropped: dropped, parting: parting}
 	u.swept.Store(&SweepState{})
 	return u
 }
