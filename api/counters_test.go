@@ -86,9 +86,9 @@ func TestCounters(t *testing.T) {
 func TestKeyspaces(t *testing.T) {
 	runSteps(t, startFakeServer(t, nil), []step{
 		{"create", "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"]}`, 200,
-			`{"name":"clips","kind":"counters","columns":["play"],"shards":7}`},
-		{"create again", "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"],"shards":7}`, 200,
-			`{"name":"clips","kind":"counters","columns":["play"],"shards":7}`},
+			`{"name":"clips","kind":"counters","columns":["play"],"shards":1}`},
+		{"create again", "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"],"shards":1}`, 200,
+			`{"name":"clips","kind":"counters","columns":["play"],"shards":1}`},
 		{"create one with shards", "POST", "/v1/keyspaces", `{"name":"songs","columns":["play"],"shards":2}`, 200,
 			`{"name":"songs","kind":"counters","columns":["play"],"shards":2}`},
 		{"create it again without", "POST", "/v1/keyspaces", `{"name":"songs","columns":["play"]}`, 200,
@@ -102,17 +102,17 @@ func TestKeyspaces(t *testing.T) {
 		{"change floors", "POST", "/v1/keyspaces/badges/columns", `{"columns":[{"name":"b","floor":null},{"name":"e","floor":-9223372036854775808},"a"]}`, 200,
 			`{"name":"badges","kind":"counters","columns":["a","b","c","d","e"],"shards":2,"floors":{"e":-9223372036854775808}}`},
 		{"create it again as it is spread", "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"],"sharding":"modulo"}`, 200,
-			`{"name":"clips","kind":"counters","columns":["play"],"shards":7}`},
+			`{"name":"clips","kind":"counters","columns":["play"],"shards":1}`},
 		{"create it spread otherwise", "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"],"sharding":"hash"}`, 409,
 			`{"error":{"code":"keyspace_exists","message":"the keyspace exists with other columns, floors, shards or sharding"}}`},
 		{"add columns", "POST", "/v1/keyspaces/clips/columns", `{"columns":["play","skip"]}`, 200,
-			`{"name":"clips","kind":"counters","columns":["play","skip"],"shards":7}`},
+			`{"name":"clips","kind":"counters","columns":["play","skip"],"shards":1}`},
 		{"use", "POST", "/v1/counters/clips/incr", `{"ops":[{"id":"1","add":{"skip":1}}],"want":"none"}`, 200,
 			`{"applied":1,"duplicate":false,"token":"AQAAAAABAQ"}`},
 		{"list", "GET", "/v1/keyspaces", "", 200,
 			`{"keyspaces":[{"name":"badges","kind":"counters","columns":["a","b","c","d","e"],"shards":2,"floors":{"e":-9223372036854775808}},` +
 				`{"name":"board","kind":"board","columns":[],"shards":1},` +
-				`{"name":"clips","kind":"counters","columns":["play","skip"],"shards":7},` +
+				`{"name":"clips","kind":"counters","columns":["play","skip"],"shards":1},` +
 				`{"name":"feed","kind":"feed","columns":[],"shards":7},` +
 				`{"name":"posts","kind":"counters","columns":["repost","comment","like","view"],"shards":7},` +
 				`{"name":"songs","kind":"counters","columns":["play"],"shards":2},` +

@@ -6,7 +6,7 @@
 # Needs the built binaries (make build), Go, and redis-server and redis-cli unless REDIS=0. Run it
 # as root, because only root can empty the system's cache.
 #
-#   bench/cold.sh > out.md            ROWS=10000000 COLD=95 SHARDS=7 COUNTS=../shared/data/weibo_counts.csv.gz
+#   bench/cold.sh > out.md            ROWS=10000000 COLD=95 SHARDS=1 COUNTS=../shared/data/weibo_counts.csv.gz
 #   ROWS=100000000 REDIS=0 bench/cold.sh
 #
 # Ids are in order, 800 a second up to now, with counts drawn from real posts. COLD percent of the

@@ -2,7 +2,7 @@
 # Functions that the scripts of this directory share. The scripts source this file.
 
 # The number of shards of each keyspace of countd.
-SHARDS=${SHARDS:-7}
+SHARDS=${SHARDS:-1}
 # shellcheck disable=SC2034 # the script that sources this file uses it
 shard_args=(--shards "posts=$SHARDS" --shards "users=$SHARDS" --shards "unread=$SHARDS" --shards "feed=$SHARDS")
 

@@ -2,7 +2,7 @@
 # Measures countctl reconcile over many rows during increments, on one node, and prints Markdown.
 # Needs the built binaries (make build), redis-server and redis-cli.
 #
-#   bench/reconcile.sh > out.md          ROWS=10000000 RATE=50000 SHARDS=7
+#   bench/reconcile.sh > out.md          ROWS=10000000 RATE=50000 SHARDS=1
 #
 # One row in a thousand is off by one. RATE increments a second, in requests of 100, go to a column
 # that the truth does not have. p50 and p99 are of these requests: first without reconcile, and then

@@ -4,7 +4,7 @@
 # nodes, and Redis with replicas. Needs redis-server and redis-tools (Debian), Go and the built
 # binaries (make build).
 #
-#   bench/redisfront.sh > out.md      RUNS=3 SECONDS_EACH=4 ROWS=5000000 STORE=shared SHARDS=7 by default
+#   bench/redisfront.sh > out.md      RUNS=3 SECONDS_EACH=4 ROWS=5000000 STORE=shared SHARDS=1 by default
 #   SETS="one reads three" chooses parts: one node's writes, reads, three nodes
 #
 # Redis stores a post's likes as a string and its four counts as a hash; countd stores them in one

@@ -2,7 +2,7 @@
 # Measures the memory of a row and the time of a read, unpacked and packed (--seal-after), and the
 # memory of a node while it restarts. Prints Markdown. Needs the built binaries (make build) and Go.
 #
-#   bench/sealed.sh > out.md          ROWS=5000000 RATE=800 SHARDS=7 COUNTS=../shared/data/weibo_counts.csv.gz
+#   bench/sealed.sh > out.md          ROWS=5000000 RATE=800 SHARDS=1 COUNTS=../shared/data/weibo_counts.csv.gz
 #
 # Ids are in order, RATE a second up to two days ago, with counts drawn from real posts. Memory is
 # the anonymous memory of the process, including what Go's collector keeps, minus that of a process

@@ -29,6 +29,7 @@ func openNode(t testing.TB) *shard.Node {
 	n, err := shard.Open(shard.Config{
 		Dir: t.TempDir(), NodeKey: "n1.0", NodeName: "n1", Bootstrap: true, ClusterID: strings.Repeat("5", 32), Version: "1.2.3",
 		ClusterAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402",
+		Shards: map[string]int{"posts": 3, "users": 3, "unread": 3, "feed": 3}, // so that polls span shards
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
 	})

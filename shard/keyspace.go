@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// ShardsDefault is the number of shards of a keyspace that sets none. It is odd, because ids
-	// that contain a time often end in zero bits. With 4 shards, one shard would get all of them.
-	ShardsDefault = 7
+	// ShardsDefault is the number of shards of a keyspace that sets none: one shard costs least, and a
+	// keyspace can grow.
+	ShardsDefault = 1
 	// ShardsMax bounds the shards of a keyspace. One node may hold all of them, and a node can run
 	// 16 to 64 Raft groups well.
 	ShardsMax = 64

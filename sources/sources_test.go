@@ -250,6 +250,7 @@ func startCluster(t testing.TB, partitions int, id string) *started {
 	opened, err := shard.Open(shard.Config{
 		Dir: t.TempDir(), NodeKey: "n1", NodeName: "n1", Bootstrap: true, ClusterID: id, Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
 		HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402",
+		Shards: map[string]int{"posts": 3, "users": 3}, // so that messages span shards
 		Handlers: map[string]shard.Handler{ReportCall: func(ctx context.Context, call []byte) ([]byte, error) {
 			st.queue.hang("report", &source.Config{})
 			return st.HandleReport(ctx, call) // a test may replace the Sources

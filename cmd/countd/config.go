@@ -133,7 +133,7 @@ func newConfig() *config {
 	c.flags.StringVar((*string)(&c.Transition), "gossip-transition", "", "while a cluster turns on the encryption of gossip: accept receives both kinds and sends plain gossip; send receives both and encrypts")
 	c.flags.Var(program.DurationFlag{D: &c.Placement.ReplaceAfter}, "replace-after", "how long a node may be unreachable before other nodes rebuild its replicas and remove it for good, 1s to 720h; choose more than your longest repair")
 	c.flags.Var(logStoreFlag{&c.LogStore}, "log-store", "log store, shared or boltdb; it cannot be changed after the first start (default: the node's own, shared for a new node)")
-	c.flags.Var(keyspacesFlag[int]{c.Shards, "N", c.parseShards}, "shards", "number of shards of a built-in keyspace except board, used when the keyspace is created, as NAME=N, 1 to 64, preferably odd, default 7; may be repeated")
+	c.flags.Var(keyspacesFlag[int]{c.Shards, "N", c.parseShards}, "shards", "number of shards of a built-in keyspace except board, used when the keyspace is created, as NAME=N, 1 to 64, preferably odd, default 1; may be repeated")
 	c.flags.Var(&c.MemoryLimit, "memory-limit", "memory limit beyond which writes create no new rows: bytes, or a share of the machine's memory or its control group's lower limit; 64MiB or more, 0 for no limit")
 	c.flags.Var(sizeFlag{&c.DiskReserve}, "disk-reserve", "writes are refused when the free disk space is not more than this plus the size of the next snapshots; 0 for no reserve")
 	c.flags.Var(program.DurationFlag{D: &c.Cold.After}, "cold-after", "age, by the time in its id, at which a row moves to disk once nobody has written near it for a minute; 0 for never, 1s or more")

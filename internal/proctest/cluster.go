@@ -1,6 +1,7 @@
 package proctest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -19,9 +20,11 @@ import (
 
 const (
 	// nodesDefault is the smallest cluster that survives the loss of one node.
-	nodesDefault  = 3
-	nodesMax      = 8
-	shardsDefault = 7 // number of shards of each of the four built-in keyspaces
+	nodesDefault = 3
+	nodesMax     = 8
+	// shardsDefault is the number of shards of each of the four built-in keyspaces. It is above the
+	// product's, so that requests span shards.
+	shardsDefault = 3
 	// statusTimeout bounds a request for the status of one node, which may be paused.
 	statusTimeout = 5 * time.Second
 	// clusterPollEvery is the first interval between two polls. Intervals grow during a wait,
@@ -36,7 +39,7 @@ type Options struct {
 	LogStore string              // shared or boltdb
 	Args     []string            // further arguments of every node
 	ArgsOf   map[string][]string // further arguments of single nodes, by name: n1, n2, …
-	Shards   map[string]int      // number of shards by built-in keyspace; nil for shardsDefault each
+	Shards   map[string]int      // number of shards by built-in keyspace; shardsDefault for the others
 	// Cuttable gives each node a network of its own, which Cut needs. If the test lacks the rights
 	// for that, it is skipped.
 	Cuttable bool
@@ -128,10 +131,7 @@ func (c *Cluster) prepare(args ...string) *Member {
 	for i := range join {
 		join[i] = c.sites[i].Gossip
 	}
-	for keyspace, shards := range c.opts.Shards {
-		args = append(args, fmt.Sprintf("--shards=%s=%d", keyspace, shards))
-	}
-	args = slices.Concat([]string{"--node-id", name, "--join", strings.Join(join, ",")}, args, c.opts.Args, c.opts.ArgsOf[name])
+	args = slices.Concat([]string{"--node-id", name, "--join", strings.Join(join, ",")}, args, c.ShardArgs(), c.opts.Args, c.opts.ArgsOf[name])
 	if c.opts.LogStore != "" {
 		args = append(args, "--log-store", c.opts.LogStore)
 	}
@@ -148,10 +148,15 @@ func (c *Cluster) prepare(args ...string) *Member {
 
 // Shards returns the number of shards of a built-in keyspace.
 func (c *Cluster) Shards(keyspace string) int {
-	if c.opts.Shards == nil {
-		return shardsDefault
+	return cmp.Or(c.opts.Shards[keyspace], shardsDefault)
+}
+
+// ShardArgs returns the arguments of a node that choose the numbers of shards.
+func (c *Cluster) ShardArgs() (args []string) {
+	for _, keyspace := range []string{"posts", "users", "unread", "feed"} {
+		args = append(args, fmt.Sprintf("--shards=%s=%d", keyspace, c.Shards(keyspace)))
 	}
-	return c.opts.Shards[keyspace]
+	return args
 }
 
 // AllShards returns the number of shards of all built-in keyspaces.

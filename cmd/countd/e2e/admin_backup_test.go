@@ -42,7 +42,7 @@ func TestAdminBackup(t *testing.T) {
 	at.MustCtl("backup", dir)
 	refusesCtl(t, at, 1, "is not empty", "backup", dir)
 	refusesCtl(t, at, 1, "--force deletes them", "restore", dir)
-	fresh := proctest.NewNode(t, bin, t.TempDir())
+	fresh := proctest.NewNode(t, bin, t.TempDir(), c.ShardArgs()...)
 	fresh.StartReady()
 	refusesDamagedBackups(t, fresh, dir)
 	fresh.MustCtl("restore", dir)
@@ -74,7 +74,7 @@ func refusesDamagedBackups(t *testing.T, n *proctest.Node, whole string) {
 			return changeFile(filepath.Join(dir, "posts-02.snapshot"), func(raw []byte) []byte { raw[len(raw)/2] ^= 1; return raw })
 		},
 		"a file cut short": func(dir string) error {
-			return changeFile(filepath.Join(dir, "posts-03.snapshot"), func(raw []byte) []byte { return raw[:len(raw)-1] })
+			return changeFile(filepath.Join(dir, "posts-01.snapshot"), func(raw []byte) []byte { return raw[:len(raw)-1] })
 		},
 		"a file missing": func(dir string) error { return os.Remove(filepath.Join(dir, "users-00.snapshot")) },
 		"no manifest":    func(dir string) error { return os.Remove(filepath.Join(dir, "manifest.json")) },

@@ -67,7 +67,7 @@ const (
 // shards.
 func TestKeyspaceGrow(t *testing.T) {
 	t.Parallel()
-	s := &growServer{steps: []string{growsText, grownText}}
+	s := &growServer{steps: []string{stillText, growsText, stillText, grownText}} // of two nodes, one is behind
 	i := growing(t, s)
 	got := i.Run("keyspace", "grow", "posts", "--by", "3", "-o", "json")
 	g := clitest.Decode[admin.Growth](t, got.Out)
