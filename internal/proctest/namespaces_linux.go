@@ -33,6 +33,7 @@ const (
 	portHTTP    = 7400
 	portCluster = 7401
 	portGossip  = 7402
+	portRedis   = 7403
 )
 
 // layNamespaces creates the networks of nodesMax nodes. It returns their sites, and the function
@@ -61,7 +62,7 @@ func layNamespaces(t testing.TB) (sites []Site, divide func(parts [][]int) error
 		}
 		sites = append(sites, Site{
 			HTTP: fmt.Sprintf("%s:%d", host, portHTTP), Cluster: fmt.Sprintf("%s:%d", host, portCluster),
-			Gossip: fmt.Sprintf("%s:%d", host, portGossip), Enter: node.enter,
+			Gossip: fmt.Sprintf("%s:%d", host, portGossip), Redis: fmt.Sprintf("%s:%d", host, portRedis), Enter: node.enter,
 		})
 	}
 	return sites, n.divide, nil

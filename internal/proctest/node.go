@@ -97,9 +97,7 @@ func NewNodeAt(t testing.TB, bin Binaries, dir string, site Site, args ...string
 	n := &Node{t: t, bin: bin, Dir: dir}
 	n.client = &http.Client{Transport: &http.Transport{
 		MaxIdleConnsPerHost: 256, // keep a connection for each writer of a test; new connections would use up the ports
-		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			return n.site.dial(ctx, network, addr)
-		},
+		DialContext:         n.Dial,
 	}}
 	n.Args = append([]string{"--data-dir", dir, "", "", "", "", "", "", "", ""}, args...)
 	n.Move(site)
@@ -114,6 +112,11 @@ func NewNodeAt(t testing.TB, bin Binaries, dir string, site Site, args ...string
 		}
 	})
 	return n
+}
+
+// Dial connects to the node as a client does, if the address is one of the node's.
+func (n *Node) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	return n.site.dial(ctx, network, addr)
 }
 
 // Site returns the node's addresses and network.

@@ -45,8 +45,10 @@ var oneShard = map[string]int{"posts": 1, "users": 1, "unread": 1, "feed": 1}
 
 // TestClusterGrowth multiplies the shards of keyspaces under load, each by 3 and once more by 3,
 // while nodes are killed. In the long form it does so 20 times, with all faults of
-// TestClusterChaos. At the end, each count is the sum of the answered writes, and one order
-// explains all other answers. All replicas are equal, and no two ever differed at the same index.
+// TestClusterChaos, moves, drains, and pipelines of Redis clients. There, every other pair of rounds
+// begins with a growth without faults, and prints the times of writes before and during it. At the
+// end, each count is the sum of the answered writes, and one order explains all other answers. All
+// replicas are equal, and no two ever differed at the same index.
 func TestClusterGrowth(t *testing.T) {
 	long(t)
 	beside(t)
@@ -55,9 +57,18 @@ func TestClusterGrowth(t *testing.T) {
 		store := []string{"shared", "boltdb"}[round%2]
 		t.Run(store, func(t *testing.T) {
 			c := proctest.NewCluster(t, bin, proctest.Options{
-				LogStore: store, Cuttable: *chaos, Shards: oneShard,
+				Nodes: short(3, 4), LogStore: store, Cuttable: *chaos, Shards: oneShard,
 			})
 			load := faultLoad(c)
+			var redis *pipelines
+			from := map[string]int{}
+			if *chaos {
+				redis = startPipelines(t, c)
+				if round/2%2 == 0 {
+					quietGrowth(t, c, load)
+					from["posts"] = 3
+				}
+			}
 			grown := make(chan struct{})
 			var faulty sync.WaitGroup
 			rng := rand.New(rand.NewPCG(chaosSeed, uint64(round)))
@@ -73,20 +84,47 @@ func TestClusterGrowth(t *testing.T) {
 					happens[rng.IntN(len(happens))].does(c, nodes, time.Duration(rng.Int64N(int64(faultMax))))
 				}
 			})
+			var moves *unrest
+			if *chaos {
+				moves = startUnrest(c, uint64(round))
+			}
 			for _, keyspace := range []string{"posts", "users", "unread", "feed"} {
-				for _, from := range short([]int{1}, []int{1, 3}) {
+				for at := max(1, from[keyspace]); at < short(3, 9); at *= 3 {
 					begun := time.Now()
-					grow(t, c, keyspace, from)
-					t.Logf("%s has %d shards after %v", keyspace, 3*from, time.Since(begun))
+					grow(t, c, keyspace, at)
+					t.Logf("%s has %d shards after %v", keyspace, 3*at, time.Since(begun))
 				}
 			}
 			close(grown)
 			faulty.Wait()
+			if *chaos {
+				moves.end()
+				t.Log(moves)
+			}
 			c.AwaitReady(c.Nodes()...)
+			if *chaos {
+				redis.end(c.Nodes())
+				load.Stop()
+				c.AwaitVoters(voters) // moves append entries, too
+			}
 			t.Logf("all replicas alike %v after it", load.End(c.Nodes()...))
 			t.Logf("load: %v", load.Between(time.Time{}, time.Now()))
 		})
 	}
+}
+
+// quietGrowth grows posts without faults, and prints how long writes took before, during and after.
+func quietGrowth(t *testing.T, c *proctest.Cluster, load *proctest.Load) {
+	t.Helper()
+	began := time.Now()
+	time.Sleep(quietFor)
+	grows := time.Now()
+	grow(t, c, "posts", 1)
+	grown := time.Now()
+	time.Sleep(quietFor)
+	t.Logf("before the growth: %v", load.Between(began, grows))
+	t.Logf("the growth of %v: %v", grown.Sub(grows).Round(time.Millisecond), load.Between(grows, grown))
+	t.Logf("after it: %v", load.Between(grown, time.Now()))
 }
 
 // grow multiplies the shards of a keyspace by 3, and waits until it has grown.
