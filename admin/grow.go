@@ -65,7 +65,7 @@ func (a *Cluster) Grow(ctx context.Context, o GrowOrder) (*clientadmin.Growth, e
 	case o.From != 0 && o.From != len(k.Groups):
 		return nil, refusedf("keyspace %s has %d shards, not %d", k.Name, len(k.Groups), o.From)
 	case o.Withdraw:
-		return a.grow(ctx, n, &k, len(k.Groups))
+		return a.grow(ctx, n, growCommand(&k, len(k.Groups)), "")
 	case k.Growth != nil && (o.By == 0 || k.Growth.Shards == o.By*len(k.Groups)):
 		return growthOf(&k), nil
 	}
@@ -73,8 +73,7 @@ func (a *Cluster) Grow(ctx context.Context, o GrowOrder) (*clientadmin.Growth, e
 	if by < 2 {
 		return nil, &errs.ArgumentError{Field: "by", Problem: fmt.Sprintf("%d is not 2 or more", by)}
 	}
-	w := &wish{node: n, alive: a.cfg.Alive, catalog: view, k: &k, to: by * len(k.Groups), reports: n.GrowthReports(ctx, k.Name)}
-	w.groups = groupViews(view, w.reports)
+	w := a.wish(ctx, n, view, &k, by)
 	why := w.refusals()
 	switch {
 	case o.DryRun:
@@ -82,12 +81,12 @@ func (a *Cluster) Grow(ctx context.Context, o GrowOrder) (*clientadmin.Growth, e
 	case len(why) > 0:
 		return nil, refusedf("%s", strings.Join(why, "; "))
 	}
-	return a.grow(ctx, n, &k, w.to)
+	return a.grow(ctx, n, w.command(), "by an operator's order")
 }
 
-// grow proposes a growth, or its withdrawal if to is the present number of shards.
-func (a *Cluster) grow(ctx context.Context, n *shard.Node, k *catalog.Keyspace, to int) (*clientadmin.Growth, error) {
-	result, _, err := n.ChangeOnAll(ctx, growCommand(k, to))
+// grow proposes a growth, or its withdrawal if it is to the present number of shards.
+func (a *Cluster) grow(ctx context.Context, n *shard.Node, command *catalog.Command, why string) (*clientadmin.Growth, error) {
+	result, _, err := n.ChangeOnAll(ctx, command)
 	switch {
 	case err != nil:
 		return nil, err
@@ -96,10 +95,10 @@ func (a *Cluster) grow(ctx context.Context, n *shard.Node, k *catalog.Keyspace, 
 	case result.Refused != "":
 		return nil, refusedf("%s", result.Refused)
 	}
-	if to == len(k.Groups) {
-		a.cfg.Logger.Info("the growth of a keyspace was withdrawn, if there was one", "keyspace", k.Name, "shards", to)
+	if c := command.Grow; c.To == c.From {
+		a.cfg.Logger.Info("the growth of a keyspace was withdrawn, if there was one", "keyspace", c.Keyspace, "shards", c.To)
 	} else {
-		a.cfg.Logger.Info("a keyspace begins to grow, by an operator's order", "keyspace", k.Name, "shards", len(k.Groups), "to", to)
+		a.cfg.Logger.Info("a keyspace begins to grow", "keyspace", c.Keyspace, "shards", c.From, "to", c.To, "why", why)
 	}
 	return growthOf(&result.Keyspace), nil
 }
@@ -121,21 +120,34 @@ func growthOf(k *catalog.Keyspace) *clientadmin.Growth {
 	return g
 }
 
-// wish is a growth that an operator wishes for, and what the nodes report about it.
+// wish is a growth that may be ordered, and what the nodes report about it.
 type wish struct {
 	node    *shard.Node
 	alive   func(key string) bool
 	catalog *catalog.View
 	k       *catalog.Keyspace
 	to      int
+	auto    bool                        // no operator asked for it
 	reports map[string]shard.NodeReport // by node key
 	groups  []*groupView                // of all keyspaces, ascending
+}
+
+func (a *Cluster) wish(ctx context.Context, n *shard.Node, view *catalog.View, k *catalog.Keyspace, by int) *wish {
+	w := &wish{node: n, alive: a.cfg.Alive, catalog: view, k: k, to: by * len(k.Groups), reports: n.GrowthReports(ctx, k.Name)}
+	w.groups = groupViews(view, w.reports)
+	return w
+}
+
+func (w *wish) command() *catalog.Command {
+	c := growCommand(w.k, w.to)
+	c.Grow.Auto = w.auto
+	return c
 }
 
 // refusals returns all reasons for which the keyspace must not grow now. The catalog checks some of them
 // itself. It knows neither dead nodes nor restores, nor what the replicas hold.
 func (w *wish) refusals() (why []string) {
-	if _, r := w.catalog.After(growCommand(w.k, w.to)); r.Refused != "" {
+	if _, r := w.catalog.After(w.command()); r.Refused != "" {
 		why = append(why, Names(w.catalog).replaceKeys(r.Refused))
 	}
 	if w.to > shard.ShardsMax {
@@ -167,12 +179,15 @@ func (w *wish) restores() (why []string) {
 }
 
 // group returns the view of a group, or nil if the catalog has not placed it.
-func (w *wish) group(number uint32) *groupView {
-	i, found := slices.BinarySearchFunc(w.groups, number, func(g *groupView, number uint32) int { return cmp.Compare(g.number, number) })
+func (w *wish) group(number uint32) *groupView { return groupOf(w.groups, number) }
+
+// groupOf returns a group of views in ascending order, or nil.
+func groupOf(groups []*groupView, number uint32) *groupView {
+	i, found := slices.BinarySearchFunc(groups, number, func(g *groupView, number uint32) int { return cmp.Compare(g.number, number) })
 	if !found {
 		return nil
 	}
-	return w.groups[i]
+	return groups[i]
 }
 
 // refusalsOf returns the reasons that lie in one shard.

@@ -55,6 +55,7 @@ type config struct {
 	RedisAddr     string
 	NodeID        string
 	Shards        map[string]int // number of shards, by keyspace
+	AutoGrow      autoGrow
 	MemoryLimit   memoryShare
 	DiskReserve   uint64
 	Cold          tiering.ColdConfig
@@ -104,7 +105,7 @@ func (c *config) outboxes() inbox.OutboxKeep {
 // newConfig returns a config with the defaults. Its flags are not parsed yet.
 func newConfig() *config {
 	c := &config{
-		Shards: map[string]int{}, MemoryLimit: memoryShare{percent: 80}, DiskReserve: tiering.DiskReserveDefault,
+		Shards: map[string]int{}, AutoGrow: autoGrow{"": true}, MemoryLimit: memoryShare{percent: 80}, DiskReserve: tiering.DiskReserveDefault,
 		Limits: shard.LimitsDefault, CursorIdle: unread.CursorIdleDefault, FeedIdle: tiering.FeedIdleDefault, OutboxKeep: inbox.OutboxKeepDefault, OutboxMax: inbox.OutboxPostsDefault,
 		Cold: tiering.ColdConfig{
 			After: tiering.ColdAfterDefault, SealAfter: tiering.SealAfterDefault, ScrubEvery: tiering.ScrubEveryDefault, CacheBytes: tiering.ColdCacheBytesDefault,
@@ -134,6 +135,7 @@ func newConfig() *config {
 	c.flags.Var(program.DurationFlag{D: &c.Placement.ReplaceAfter}, "replace-after", "how long a node may be unreachable before other nodes rebuild its replicas and remove it for good, 1s to 720h; choose more than your longest repair")
 	c.flags.Var(logStoreFlag{&c.LogStore}, "log-store", "log store, shared or boltdb; it cannot be changed after the first start (default: the node's own, shared for a new node)")
 	c.flags.Var(keyspacesFlag[int]{c.Shards, "N", c.parseShards}, "shards", "number of shards of a built-in keyspace except board, used when the keyspace is created, as NAME=N, 1 to 64, preferably odd, default 1; may be repeated")
+	c.flags.Var(c.AutoGrow, "auto-grow", "whether the shards of a large keyspace multiply by themselves: on, off, or KEYSPACE=on or KEYSPACE=off for one; the same on all nodes; may be repeated")
 	c.flags.Var(&c.MemoryLimit, "memory-limit", "memory limit beyond which writes create no new rows: bytes, or a share of the machine's memory or its control group's lower limit; 64MiB or more, 0 for no limit")
 	c.flags.Var(sizeFlag{&c.DiskReserve}, "disk-reserve", "writes are refused when the free disk space is not more than this plus the size of the next snapshots; 0 for no reserve")
 	c.flags.Var(program.DurationFlag{D: &c.Cold.After}, "cold-after", "age, by the time in its id, at which a row moves to disk once nobody has written near it for a minute; 0 for never, 1s or more")
@@ -350,6 +352,45 @@ func (c *config) parseShards(keyspace, text string) (int, error) {
 		return 0, fmt.Errorf("keyspace %q has %d and %d shards", keyspace, before, n)
 	}
 	return n, nil
+}
+
+// autoGrow says, by keyspace, whether it grows by itself. The keyspace "" stands for all others.
+type autoGrow map[string]bool
+
+func (autoGrow) Type() string { return "string" }
+
+func (f autoGrow) String() string {
+	word := map[bool]string{true: "on", false: "off"}
+	words := []string{word[f[""]]}
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		if name != "" {
+			words = append(words, name+"="+word[f[name]])
+		}
+	}
+	return strings.Join(words, ",")
+}
+
+func (f autoGrow) Set(text string) error {
+	for item := range strings.SplitSeq(text, ",") {
+		name, value, of := strings.Cut(strings.TrimSpace(item), "=")
+		if !of {
+			name, value = "", name
+		}
+		if of && !catalog.ValidName(name) || value != "on" && value != "off" {
+			return fmt.Errorf("want on, off, KEYSPACE=on or KEYSPACE=off, a keyspace being 1 to 63 of a-z 0-9 _ from a letter on")
+		}
+		f[name] = value == "on"
+	}
+	return nil
+}
+
+// fixed reports whether a keyspace must not grow by itself.
+func (f autoGrow) fixed(keyspace string) bool {
+	grows, set := f[keyspace]
+	if !set {
+		grows = f[""]
+	}
+	return !grows
 }
 
 func parseLayout(_, text string) (tiering.IDLayout, error) { return tiering.ParseIDLayout(text) }

@@ -66,10 +66,28 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
+func TestAutoGrowSetting(t *testing.T) {
+	for text, want := range map[string][2]bool{ // whether posts and users are fixed
+		"": {}, "on": {}, "off": {true, true}, "posts=off": {true, false}, "off,posts=on": {false, true},
+	} {
+		file := ""
+		if text != "" {
+			file = "auto-grow: " + text + "\n"
+		}
+		c, err := load(t, nil, nil, file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := [2]bool{c.AutoGrow.fixed("posts"), c.AutoGrow.fixed("users")}; got != want {
+			t.Errorf("%q: fixed %v, want %v", text, got, want)
+		}
+	}
+}
+
 func TestEverySettingFromEverySource(t *testing.T) {
 	values := map[string]string{
 		"data-dir": "/tmp/x", "http-addr": "127.0.0.1:1", "cluster-addr": "127.0.0.1:2", "gossip-addr": "127.0.0.1:3", "redis-addr": "127.0.0.1:4",
-		"node-id": "n1", "shards": "posts=8,users=2", "log-level": "debug", "log-format": "json",
+		"node-id": "n1", "shards": "posts=8,users=2", "auto-grow": "off,clips=on", "log-level": "debug", "log-format": "json",
 		"memory-limit": "70%", "disk-reserve": "2GiB", "key-horizon": "5m0s", "producer-idle": "12h0m0s",
 		"join": "127.0.0.1:4,127.0.0.1:5", "bootstrap-expect": "3", "zone": "r1", "cluster-name": "prod", "gossip-key-file": "/tmp/keys", "source-secrets-dir": "/tmp/secrets",
 		"replace-after": "5m0s", "log-store": "shared", "auth": "enforce", "root-token-file": "/tmp/root", "audit-log": "/tmp/audit.log", "allowed-hosts": "a.lan,b.lan:7400",
@@ -198,6 +216,8 @@ func TestRefusedSettings(t *testing.T) {
 		{"shards of nothing", []string{"--shards=4"}, nil, "", "want KEYSPACE=N"},
 		{"shards of no keyspace's name", []string{"--shards=Posts=4"}, nil, "", "want KEYSPACE=N"},
 		{"shards said two ways", []string{"--shards=posts=4", "--shards=posts=8"}, nil, "", "has 4 and 8 shards"},
+		{"growth of nobody", []string{"--auto-grow=posts"}, nil, "", "want on, off, KEYSPACE=on or KEYSPACE=off"},
+		{"growth in another word", nil, nil, "auto-grow: posts=yes\n", "want on, off, KEYSPACE=on or KEYSPACE=off"},
 		{"no port", []string{"--http-addr=127.0.0.1"}, nil, "", "http-addr (flag --http-addr): \"127.0.0.1\": want HOST:PORT"},
 		{"port zero", []string{"--cluster-addr=127.0.0.1:0"}, nil, "", "port from 1 to 65535"},
 		{"port too high", nil, map[string]string{"COUNTD_GOSSIP_ADDR": "127.0.0.1:65536"}, "", "gossip-addr (env COUNTD_GOSSIP_ADDR): "},

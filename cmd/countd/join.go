@@ -112,6 +112,7 @@ func (p *process) beginServing(c *config) error {
 	p.admission.Store(cluster.NewAdmission(p.dir.Identity.ClusterID, c.ClusterName, nodeCatalog{p.node}, p.gossip))
 	p.starting.node.Store(p.node)
 	p.followUsers()
+	p.growth.Start()
 	if err := p.gossip.Announce(0, func(m *cluster.Member) {
 		m.ClusterID, m.Expect, m.State = p.dir.Identity.ClusterID, 0, cluster.MemberServing
 	}); err != nil {

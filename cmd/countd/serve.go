@@ -57,6 +57,7 @@ type process struct {
 	controller atomic.Pointer[cluster.Controller] // nil until the node serves
 	admission  atomic.Pointer[cluster.Admission]  // nil until the node can admit others
 	watcher    *watcher                           // nil until the node serves
+	growth     *admin.AutoGrowth                  // nil until the node has servers
 	sources    *sources.Sources
 }
 
@@ -215,6 +216,9 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 	}
 	operators := admin.New(admin.Config{Node: p.starting.opened, Alive: p.alive, JoinsOthers: c.several(), Logger: p.logger})
 	if err := operators.Register(p.registry); err != nil {
+		return err
+	}
+	if p.growth, err = admin.NewAutoGrowth(operators, c.AutoGrow.fixed, p.audit.Action, p.registry); err != nil {
 		return err
 	}
 	server, err := api.New(api.Config{

@@ -33,6 +33,9 @@ func (p *process) stop(delay time.Duration) error {
 	if c := p.controller.Load(); c != nil {
 		c.Close()
 	}
+	if p.growth != nil {
+		p.growth.Close()
+	}
 	if p.gossip != nil {
 		// Announce the stop before the process ends, because otherwise other nodes report a dead
 		// node. Ignore the error: it could only be an invalid field of this node, which the start
