@@ -24,49 +24,51 @@ import (
 type growRule uint64
 
 const (
-	growFrozen     growRule = 1 << iota // R1: the catalog refuses to change the target of a frozen group
-	growGated                           // R1: a leader that has applied Split changes no members before Begun
-	growOverlap                         // R2: before Split, P's voters are on the nodes of the children's first voters
-	growOnce                            // R3: a Split with another modulus than the replica's is void
-	growFirstWins                       // R3: of Split and Abandon, only the first in the log has an effect
-	growUnborn                          // R4: an unborn child refuses requests and reads
-	growUnsaved                         // R4: an unborn child takes no snapshot
-	growLogged                          // R4: a replica gets its part only by applying Adopt, not at bootstrap
-	growAdoptOnce                       // R4: a second Adopt changes nothing
-	growCounts                          // R5: a stuck or unborn replica does not count as caught up; the fault without this rule is too rare for the list
-	growRepairs                         // R5: a stuck replica is repaired from another one
-	growOpens                           // a replica of a child opens and votes even if its part is not on the node
-	growBar                             // R6: P takes no snapshot beyond Split before Begun
-	growBarSent                         // R6: P takes no such snapshot for a repair either
-	growCarries                         // R7: a snapshot from before Split contains the staged members
-	growStaged                          // R7: opening a child does not remove the members staged for it
-	growSetsIndex                       // R7: the sets of a part get the index of Adopt
-	growReplays                         // R8: if a child without a snapshot is opened again, P is opened again too
-	growSaved                           // R9: Begun counts only voters with a snapshot on disk
-	growWhole                           // only a finished snapshot counts after a crash
-	growNames                           // R10: a section with another route is refused
-	growLooks                           // R10: a read compares its route with the replica's
-	growJudgesLast                      // R10: a section with another route is refused before it is judged
-	growMemory                          // R11: a part contains the request memory
-	growPositions                       // R11: a part contains the positions of sources
-	growChain                           // K1: a part of a request states the earlier names of its judge too
-	growNamed                           // K1: a judge has another name after Split
-	growRelabels                        // K2: records of keys that the shard no longer judges count as judged by P
-	growOwnKeys                         // K3: a key is judged only by its shard
-	growTokens                          // a node catches up with the catalog if a token names an unknown group
-	growNumbers                         // a node creates no replica with the number of a deleted one
-	growOpensNone                       // applying Split opens no replica
-	growVolatile                        // rows that were prepared before a restart are discarded
-	growHeld                            // a child that opens does not delete the rows prepared for it
-	growBarrier                         // R2: P's leader waits for a barrier before it reads its configuration; no fault was found without this rule
-	growVoters                          // R2: Split does not wait for members without a vote
-	growReadable                        // R2: Split waits until the voters can read the rows that they must copy
-	growAdded                           // R12: Split adds the waiting changes to the hot lists before it divides them
-	growReadsBack                       // R12: Split reads the bodies of the parts back into memory
-	growAside                           // R10: Split removes no row from a table that a read may use
-	growOneSection                      // the ops of an atomic section stay in one section
-	growFate                            // a write with a try of unknown outcome is not reported as refused
-	growCovers                          // a backup is complete only if its streams cover each id once
+	growFrozen       growRule = 1 << iota // R1: the catalog refuses to change the target of a frozen group
+	growGated                             // R1: a leader that has applied Split changes no members before Begun
+	growOverlap                           // R2: before Split, P's voters are on the nodes of the children's first voters
+	growOnce                              // R3: a Split with another modulus than the replica's is void
+	growFirstWins                         // R3: of Split and Abandon, only the first in the log has an effect
+	growUnborn                            // R4: an unborn child refuses requests and reads
+	growUnsaved                           // R4: an unborn child takes no snapshot
+	growLogged                            // R4: a replica gets its part only by applying Adopt, not at bootstrap
+	growAdoptOnce                         // R4: a second Adopt changes nothing
+	growCounts                            // R5: a stuck or unborn replica does not count as caught up; the fault without this rule is too rare for the list
+	growRepairs                           // R5: a stuck replica is repaired from another one
+	growOpens                             // a replica of a child opens and votes even if its part is not on the node
+	growBar                               // R6: P takes no snapshot beyond Split before Begun
+	growBarSent                           // R6: P takes no such snapshot for a repair either
+	growCarries                           // R7: a snapshot from before Split contains the staged members
+	growStaged                            // R7: opening a child does not remove the members staged for it
+	growSetsIndex                         // R7: the sets of a part get the index of Adopt
+	growReplays                           // R8: if a child without a snapshot is opened again, P is opened again too
+	growSaved                             // R9: Begun counts only voters with a snapshot on disk
+	growWhole                             // only a finished snapshot counts after a crash
+	growNames                             // R10: a section with another route is refused
+	growLooks                             // R10: a read compares its route with the replica's
+	growJudgesLast                        // R10: a section with another route is refused before it is judged
+	growMemory                            // R11: a part contains the request memory
+	growPositions                         // R11: a part contains the positions of sources
+	growChain                             // K1: a part of a request states the earlier names of its judge too
+	growNamed                             // K1: a judge has another name after Split
+	growRelabels                          // K2: records of keys that the shard no longer judges count as judged by P
+	growOwnKeys                           // K3: a key is judged only by its shard
+	growTokens                            // a node catches up with the catalog if a token names an unknown group
+	growNumbers                           // a node creates no replica with the number of a deleted one
+	growOpensNone                         // applying Split opens no replica
+	growVolatile                          // rows that were prepared before a restart are discarded
+	growHeld                              // a child that opens does not delete the rows prepared for it
+	growBarrier                           // R2: P's leader waits for a barrier before it reads its configuration; no fault was found without this rule
+	growVoters                            // R2: Split does not wait for members without a vote
+	growReadable                          // R2: Split waits until the voters can read the rows that they must copy
+	growAdded                             // R12: Split adds the waiting changes to the hot lists before it divides them
+	growReadsBack                         // R12: Split reads the bodies of the parts back into memory
+	growAside                             // R10: Split removes no row from a table that a read may use
+	growOneSection                        // the ops of an atomic section stay in one section
+	growFate                              // a write with a try of unknown outcome is not reported as refused
+	growInTerm                            // R3: a Split in another term than that of its leader's checks is void
+	growCatalogRoute                      // R3: Split names the route of the catalog, not that of the leader's replica
+	growCovers                            // a backup is complete only if its streams cover each id once
 
 	growEnd
 )
@@ -90,6 +92,7 @@ const (
 	growDamage   growFault = "a damaged log"
 	growTorn     growFault = "a part of an atomic section"
 	growFalse    growFault = "an op that was reported as refused"
+	growApart    growFault = "a voter of a parent without one of its children"
 )
 
 // growShape selects the faults and the load of a world.
@@ -104,6 +107,7 @@ type growShape struct {
 	drops   bool // the keyspace is dropped
 	disks   bool // cold rows of parents are damaged, on one node at a time
 	all     bool // the keyspace is "everywhere": all nodes have a replica of each group
+	queues  bool // a Split waits in raft's queue after its leader's checks
 }
 
 var growShapes = map[string]growShape{
@@ -121,6 +125,7 @@ var growShapes = map[string]growShape{
 	"one disk":  {disks: true, crashes: true, alone: true},
 	"all nodes": {all: true, crashes: true, moves: true},
 	"single":    {single: true, crashes: true, moves: true},
+	"queues":    {queues: true, moves: true, crashes: true},
 }
 
 const (
@@ -192,6 +197,7 @@ func TestSimulatedGrowthWithout(t *testing.T) {
 		"a replay that makes a child twice":            {without: growAdoptOnce, shape: "crashes", seed: 80},
 		"a replay that makes a child that left":        {without: growOpensNone, shape: "restless", seed: 1590},
 		"a second Split":                               {without: growOnce, shape: "plain"},
+		"a Split by the route of the replica":          {without: growCatalogRoute, shape: "queues"},
 		"members that change after Commit":             {without: growFrozen | growGated | growOverlap, shape: "single"},
 		"judging before refusal":                       {without: growJudgesLast, shape: "plain"},
 		"a missing modulus":                            {without: growNames, shape: "plain"},

@@ -81,6 +81,9 @@ func (w *growWorld) oneStep() {
 	if w.chance(16) {
 		w.clock++
 	}
+	if w.shape.queues && w.chance(20) {
+		w.unqueueAll()
+	}
 	if len(w.bag) > 8 && w.rng.IntN(3) > 0 {
 		w.deliver()
 		return
@@ -506,7 +509,7 @@ func (w *growWorld) members(r *growReplica, v *growView) {
 	if !p.exists || p.made != r.d.made || r.hung != nil || r.confAt > r.commit || r.commit < r.start {
 		return
 	}
-	if w.rules.has(growGated) && r.d.group < w.parents && (r.shard.splitAt > 0 && !w.allBegun(v, r.d.group) || r.proposed > r.applied) {
+	if w.rules.has(growGated) && r.d.group < w.parents && (r.shard.splitAt > 0 && !w.allBegun(v, r.d.group) || r.proposed > r.applied || r.queued != nil && r.queued.checked == r.term) {
 		return
 	}
 	for _, node := range p.target {
@@ -722,8 +725,49 @@ func (w *growWorld) grow(r *growReplica, v *growView) bool {
 		}
 		return true
 	}
-	r.proposed = max(r.proposed, w.append(r, growEntry{kind: growSplitEntry, mod: w.parents, attempt: attempt}))
+	e := growEntry{kind: growSplitEntry, mod: w.parents, attempt: attempt, checked: r.term}
+	if w.shape.queues && !w.calm && r.queued == nil && !w.chance(3) {
+		r.queued = &e
+		return true
+	}
+	r.proposed = max(r.proposed, w.append(r, e))
 	return true
+}
+
+// unqueue makes raft take a Split from its queue. A leader appends it, even if it leads a later term than that of the
+// call. A follower refuses it, unless it leads again before it looks. Random elections seldom do that in time, so
+// unqueue also makes replicas campaign.
+func (w *growWorld) unqueue(r *growReplica) {
+	switch e := r.queued; {
+	case e == nil:
+	case w.calm || r.leads && (r.term != e.checked || w.chance(4)):
+		r.queued = nil
+		if !r.leads {
+			return
+		}
+		if !w.rules.has(growCatalogRoute) {
+			e.mod = r.shard.route.mod
+		}
+		r.proposed = max(r.proposed, w.append(r, *e))
+	case r.leads:
+		if o := w.nodes[w.anyNode()].run[r.d.group]; o != nil {
+			w.elect(o)
+		}
+	case w.chance(8):
+		w.elect(r)
+	case w.chance(40):
+		r.queued = nil
+	}
+}
+
+func (w *growWorld) unqueueAll() {
+	for node := range w.nodes {
+		for _, r := range w.nodes[node].run {
+			if r != nil {
+				w.unqueue(r)
+			}
+		}
+	}
 }
 
 // childStep makes the leader of a child take the next step: propose Adopt, and then report Begun to
@@ -784,6 +828,7 @@ func (w *growWorld) recover() {
 	for node := range w.nodes {
 		w.start(node)
 	}
+	w.unqueueAll()
 	for round := range growRounds {
 		if w.failure != nil {
 			return

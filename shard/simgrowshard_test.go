@@ -145,6 +145,7 @@ type growEntry struct {
 	section     *growSection
 	mod         int   // Split: the modulus before it
 	attempt     int   // Split, Abandon
+	checked     int   // Split: the term in which its leader checked the members
 	split       int   // Adopt: the index of Split
 	sum         int64 // Adopt: the digest of the part
 }
@@ -350,6 +351,8 @@ func (w *growWorld) relabel(s *growShard, was growRoute) {
 // applySplit applies a Split at an index to P's state, and returns the parts of P's children.
 func (w *growWorld) applySplit(s *growShard, e *growEntry, index int, prepared func(child, id int) (growSet, bool)) (parts []growPart) {
 	switch {
+	case w.rules.has(growInTerm) && e.checked != e.term:
+		return nil
 	case w.rules.has(growOnce) && s.route.mod != e.mod, e.attempt <= s.abandoned && w.rules.has(growFirstWins):
 		return nil
 	case !w.rules.has(growOnce) && s.splitAt != 0: // the same split again
