@@ -29,9 +29,11 @@ type stoppedNodes struct {
 	dirs  []string
 }
 
+const noLog = -1
+
 // newStoppedNodes makes n nodes. The first three vote in the catalog. The keyspace posts has two
 // shards on the nodes that of returns. Each replica has the entries that all have, and lag[node]
-// fewer of the last three.
+// fewer of the last three, or no log of a shard if it is noLog.
 func newStoppedNodes(t *testing.T, store storage.LogStore, n int, of func(shard int) []int, lag []int) *stoppedNodes {
 	t.Helper()
 	s := &stoppedNodes{t: t, store: store}
@@ -74,7 +76,7 @@ func newStoppedNodes(t *testing.T, store storage.LogStore, n int, of func(shard 
 	for i := range n {
 		s.write(i, catalog.Group, 0, s.servers(0, []int{0, 1, 2}), entries)
 		for shard := range 2 {
-			if at := slices.Index(of(shard), i); at >= 0 {
+			if at := slices.Index(of(shard), i); at >= 0 && lag[i] != noLog {
 				data := make([][]byte, 10-lag[i])
 				s.write(i, uint32(1+shard), uint64(1+at), s.servers(1, of(shard)), data)
 			}
@@ -315,5 +317,47 @@ func TestRecoverRefuses(t *testing.T) {
 	}
 	if _, _, _, err := s.recover(-1, 0, 3); !errors.Is(err, ErrCannotRecover) || !strings.Contains(err.Error(), "of cluster") {
 		t.Errorf("with a node of the old cluster: %v", err)
+	}
+}
+
+// First voters that have not begun yet count in every majority, because they begin at the next start:
+//
+//  1. A group of which a majority of the first voters is here is left alone, whoever has a log.
+//  2. A recovery is refused if they are a majority beside the newest replica. They are none once
+//     their numbers were deleted. A log that was lost may come back, so it changes nothing.
+func TestRecoverFirstVotersWithoutLog(t *testing.T) {
+	on := func(shard int) []int { return [][]int{{2, 3, 4}, {0, 1, 4}}[shard] }
+	for _, lag := range [][]int{{0, 0, 0, noLog, noLog}, {0, 0, noLog, noLog, noLog}} {
+		s := newStoppedNodes(t, storage.LogStoreShared, 5, on, lag)
+		plan, _, _, err := s.recover(-1, 2, 3, 4)
+		must.Do(t, err)
+		if first := plan.Groups[1]; !first.Kept || first.Node != s.keys[2] {
+			t.Errorf("%v: a majority of the first voters is here: %+v", lag, first)
+		}
+		if lost := plan.LostGroups(); !slices.Equal(lost, []string{"posts/1"}) {
+			t.Errorf("%v: lost are %v", lag, lost)
+		}
+	}
+	grown := func() *stoppedNodes { // the log of node 2 has other voters, which are lost
+		s := newStoppedNodes(t, storage.LogStoreShared, 5, on, []int{0, 0, noLog, noLog, noLog})
+		s.write(2, 1, 1, s.servers(1, []int{2, 0, 1}), nil)
+		return s
+	}
+	s := grown()
+	if _, _, _, err := s.recover(-1, 2, 3, 4); !errors.Is(err, ErrCannotRecover) || !strings.Contains(err.Error(), "may elect a leader") {
+		t.Errorf("two first voters can elect one of them: %v", err)
+	}
+	d := open(t, s.dirs[3], "")
+	must.Do(t, d.GroupOpened(1))
+	must.Do(t, d.Close())
+	if _, _, _, err := s.recover(-1, 2, 3, 4); !errors.Is(err, ErrCannotRecover) || !strings.Contains(err.Error(), "may elect a leader") {
+		t.Errorf("a log that was lost may come back: %v", err)
+	}
+	s = grown()
+	must.Do(t, os.Mkdir(filepath.Join(s.dirs[3], groupsDir, "00001.2.removed"), 0o700))
+	plan, _, _, err := s.recover(-1, 2, 3, 4)
+	must.Do(t, err)
+	if first := plan.Groups[1]; first.Kept || first.Node != s.keys[2] {
+		t.Errorf("the newest replica is the only voter: %+v", first)
 	}
 }

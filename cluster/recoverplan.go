@@ -149,38 +149,78 @@ func (s *Survivors) planGroups(plan *Recovery) error {
 	return fmt.Errorf("%w: a majority of each group is here and nothing is lost; start the nodes", ErrCannotRecover)
 }
 
+// replicaHere is a replica of a group on a survivor that may vote.
+type replicaHere struct {
+	at *survivor
+	id raft.ServerID
+	// configurations are those of its log. A first voter without a log begins with the first voters.
+	configurations []raft.Configuration
+	lost           bool // it had a log, which is missing: the node refuses to start with it
+}
+
+// here returns all replicas of a group on survivors that may vote. See DESIGN.md, C4.
+func (s *Survivors) here(group uint32) (all []replicaHere) {
+	first := s.firstVoters(group)
+	for _, n := range s.nodes {
+		if r := n.replicas[group]; r != nil {
+			all = append(all, replicaHere{at: n, id: r.ID, configurations: r.Configurations})
+			continue
+		}
+		for _, voter := range first.Servers {
+			node, number := catalog.ParseReplicaID(string(voter.ID))
+			if node == n.Identity.Key() && n.offline.MayBegin(group, number) {
+				all = append(all, replicaHere{at: n, id: voter.ID, configurations: []raft.Configuration{first}, lost: n.WasOpened(group)})
+			}
+		}
+	}
+	return all
+}
+
+// firstVoters returns the configuration with which the replicas of a group begin. For the catalog it
+// is empty, because only the founder's replica began, before there was any other.
+func (s *Survivors) firstVoters(group uint32) (c raft.Configuration) {
+	if group == catalog.Group {
+		return c
+	}
+	p := s.view.Groups[group]
+	for i := range p.Initial {
+		c.Servers = append(c.Servers, raft.Server{ID: raft.ServerID(p.InitialID(i))})
+	}
+	return c
+}
+
 // planGroup completes g. See DESIGN.md, C2 to C5.
 func (s *Survivors) planGroup(g RecoveredGroup) (RecoveredGroup, error) {
-	at := s.newest(g.Group)
+	at, here := s.newest(g.Group), s.here(g.Group)
+	all, others := map[raft.ServerID]bool{}, map[raft.ServerID]bool{}
+	for _, r := range here {
+		all[r.id], others[r.id] = !r.lost, r.at != at
+	}
+	g.Kept = len(here) > 0
+	for _, r := range here {
+		newest := r.configurations[len(r.configurations)-1:]
+		g.Kept = g.Kept && (r.lost || len(newest) == 1 && replica.HasMajority(newest[0], all))
+	}
 	if at == nil {
+		logs := slices.ContainsFunc(here, func(r replicaHere) bool { return r.lost || r.at.replicas[g.Group] != nil })
+		if g.Kept = g.Kept && !logs; g.Kept {
+			g.Node = here[0].at.Identity.Key() // the group has no entries yet
+		}
 		return g, nil
 	}
 	newest := at.replicas[g.Group]
 	g.Node, g.Index, g.Committed, g.Written = at.Identity.Key(), newest.LastIndex, newest.SnapshotIndex, newest.Written
-	all, others := map[raft.ServerID]bool{}, map[raft.ServerID]bool{}
-	for _, n := range s.nodes {
-		if r := n.replicas[g.Group]; r != nil {
-			all[r.ID], others[r.ID] = true, n != at
-			g.Term = max(g.Term, r.Term+1)
-		}
-	}
-	g.Kept = true
-	for _, n := range s.nodes {
-		if r := n.replicas[g.Group]; r != nil {
-			g.Kept = g.Kept && replica.HasMajority(r.Newest(), all)
-		}
-	}
 	if g.Kept {
-		g.Term = 0
 		return g, nil
 	}
 	for _, n := range s.nodes {
-		r := n.replicas[g.Group]
-		if r == nil || n == at {
-			continue
+		if r := n.replicas[g.Group]; r != nil {
+			g.Term = max(g.Term, r.Term+1)
 		}
-		if slices.ContainsFunc(r.Configurations, func(c raft.Configuration) bool { return replica.HasMajority(c, others) }) {
-			return g, fmt.Errorf("%w: replicas of %s other than the newest one, on %s, may elect a leader; leave %q out", ErrCannotRecover, g.Name(), g.Node, n.path)
+	}
+	for _, r := range here {
+		if r.at != at && slices.ContainsFunc(r.configurations, func(c raft.Configuration) bool { return replica.HasMajority(c, others) }) {
+			return g, fmt.Errorf("%w: replicas of %s other than the newest one, on %s, may elect a leader; leave %q out", ErrCannotRecover, g.Name(), g.Node, r.at.path)
 		}
 	}
 	return g, nil

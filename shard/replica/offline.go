@@ -52,6 +52,16 @@ func (o *Offline) Close() error {
 // Groups returns the groups that have a replica on the node, ascending.
 func (o *Offline) Groups() []uint32 { return slices.Sorted(maps.Keys(o.dirs.mu.here)) }
 
+// MayBegin reports whether the node may begin a replica of a group with this number, or has its
+// directory. It may not if it has another replica, or has deleted the one with this number.
+func (o *Offline) MayBegin(group uint32, number uint64) bool {
+	if here, has := o.dirs.Number(group); has {
+		return here == number
+	}
+	may, _ := o.dirs.MayBegin(group, number)
+	return may
+}
+
 // Open opens the node's replica of a group. It returns nil if the node has none, or one that has
 // stored nothing yet.
 func (o *Offline) Open(group uint32) (*OfflineReplica, error) {
