@@ -84,6 +84,15 @@ func (r Route) Split(parent int) Route {
 	return r.Growing(moduli)
 }
 
+// Equal reports whether two routes of one keyspace are the same. A keyspace that begins or ends to grow has another
+// route, even if no id moves.
+func (r Route) Equal(other Route) bool {
+	if r.moduli == nil || other.moduli == nil {
+		return r == other
+	}
+	return r.Divisor == other.Divisor && r.Shards == other.Shards && r.spread == other.spread && slices.Equal(*r.moduli, *other.moduli)
+}
+
 // JudgeOf returns the shard that judges the idempotency key of a request. The hash of the key
 // and the route determine that shard, whatever the spread of ids.
 func (r Route) JudgeOf(id *dedup.RequestID) int {

@@ -126,3 +126,25 @@ func TestMixIDIsFixed(t *testing.T) {
 		}
 	}
 }
+
+// Equal compares moduli by value, and tells apart routes by which an id has the same shard, but another number of shards.
+func TestRoutesAreEqual(t *testing.T) {
+	t.Parallel()
+	for _, hash := range []bool{false, true} {
+		grown, growing := NewRoute(2, 4, hash), NewRoute(2, 4, hash).Growing([]uint32{2, 2})
+		all := []Route{NewRoute(2, 2, hash), growing, growing.Split(0), growing.Split(1), growing.Split(0).Split(1), grown, NewRoute(4, 4, hash)}
+		if hash {
+			all = all[:6] // the divisor of a keyspace by hash is always 1
+		}
+		for i, a := range all {
+			for j, b := range all {
+				if got := a.Equal(b); got != (i == j) {
+					t.Errorf("hash %v: Equal of routes %d and %d is %v", hash, i, j, got)
+				}
+			}
+		}
+		if !growing.Split(0).Split(1).Equal(growing.Split(1).Split(0)) {
+			t.Error("the order of splits matters")
+		}
+	}
+}

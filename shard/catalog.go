@@ -9,6 +9,7 @@ import (
 	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/scarce"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard/errs"
@@ -16,6 +17,21 @@ import (
 
 // Keyspaces returns all keyspaces, ascending by name. The caller must not change the slice.
 func (n *Node) Keyspaces() []*Keyspace { return n.registry.keyspaces.Load().sorted }
+
+// Layout returns the present route of a keyspace, and the group of each shard; 0 for a part that has no ids yet.
+func (n *Node) Layout(ks *Keyspace) (raftfsm.Route, []uint32) {
+	shards := n.registry.groups.Load().byFirst[ks.FirstGroup]
+	if shards == nil { // it is being created or was dropped, so its writes are refused
+		return ks.Route(), ks.Groups
+	}
+	groups := make([]uint32, len(shards.all))
+	for s, g := range shards.all {
+		if shards.route.Exists(s) {
+			groups[s] = g.number
+		}
+	}
+	return shards.route, groups
+}
 
 // Keyspace returns the keyspace with that name, or nil.
 func (n *Node) Keyspace(name string) *Keyspace { return n.registry.keyspaces.Load().byName[name] }

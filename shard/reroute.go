@@ -15,15 +15,17 @@ import (
 func (w *Write) divisible(s int) bool { return w.sectionOf(s) == nil && !w.ID.Restores() }
 
 // noteSplit records that the part must be routed anew, if the error of a try shows that its shard has split, or if
-// the attempt that made the shard was abandoned. If the part is not divisible, noteSplit settles it.
-func (wr *writer) noteSplit(p *part, err error, divisible bool) {
+// the attempt that made the shard was abandoned. If the part is not divisible, noteSplit settles it, and notes the
+// split for the caller's next write.
+func (wr *writer) noteSplit(ps *parts, s int, err error, divisible bool) {
+	p := &ps.byShard[s]
 	modulus, abandoned := rpc.ModulusOf(err), wr.registry.shardOf(p.group.number) == nil
-	switch {
-	case modulus <= p.route.Modulus && !abandoned:
-	case divisible:
-		p.modulus, p.abandoned = modulus, abandoned
-	default:
+	if modulus <= p.route.Modulus && !abandoned {
+		return
+	}
+	if p.modulus, p.abandoned = modulus, abandoned; !divisible {
 		p.settled = true
+		wr.registry.noteSplit(ps.spaces[p.space].ks.FirstGroup, int(p.route.Residue), modulus)
 	}
 }
 

@@ -386,6 +386,8 @@ func (w *growingKeyspace) send(g *shardReplica, parts []*propose.ForwardedPart) 
 		err := q.Wait(time.NewTimer(time.Hour))
 		if answer = propose.AppendOutcome(answer, q, err); err == nil && f.Judges {
 			answer = propose.AppendUse(answer, q)
+		} else if err == nil && f.OfSource() {
+			answer = propose.AppendPosition(answer, q)
 		}
 	}
 	return propose.ParseOutcomes(answer, parts)

@@ -6,11 +6,25 @@ import (
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/propose"
 )
 
 // This file writes the sections of sources. Each section is a part of a Write with its own
 // identity and answer.
+
+// fits returns an error for sections that were chosen by another layout than that of the parts.
+func (ps *parts) fits(w *Write) error {
+	if w.Sections != nil && len(w.Sections) != len(ps.byShard) {
+		return fmt.Errorf("%w: %d sections for %d shards", errs.ErrOtherLayout, len(w.Sections), len(ps.byShard))
+	}
+	for i, route := range w.Routes {
+		if !route.Equal(ps.spaces[i].route) {
+			return fmt.Errorf("%w: keyspace %s", errs.ErrOtherLayout, ps.spaces[i].ks.Name)
+		}
+	}
+	return nil
+}
 
 // sectionOf returns the identity of the section at slot, or nil.
 func (w *Write) sectionOf(slot int) *dedup.RequestID {
@@ -44,6 +58,9 @@ func (ps *parts) answerSections(w *Write) {
 		}
 		p, a := &ps.byShard[s], &w.Answers[s]
 		if a.Err = p.err; a.Err != nil {
+			if p.modulus > 0 || p.abandoned {
+				a.Err = fmt.Errorf("%w: %w", errs.ErrOtherLayout, a.Err)
+			}
 			continue
 		}
 		a.Outcome = p.proposal.Outcome()

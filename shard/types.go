@@ -126,7 +126,10 @@ type Write struct {
 	// Answers has the outcome of each part; it is nil if nothing was proposed. The error of the
 	// write does not include the errors in Answers.
 	Sections []*dedup.RequestID
-	Answers  []Answer
+	// Routes has, for the sections of a source, the route of each of Spaces by which they were chosen: see
+	// Layout. If one is not the present route, Write returns errs.ErrOtherLayout and proposes nothing.
+	Routes  []raftfsm.Route
+	Answers []Answer
 }
 
 // Answer is the answer to a section of a source, or to the positions of a restore.

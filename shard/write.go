@@ -146,8 +146,8 @@ func (wr *writer) apply(ks *Keyspace, w *Write) error {
 	if err := wr.layOut(ps, w); err != nil {
 		return err
 	}
-	if w.Sections != nil && len(w.Sections) != len(ps.byShard) { // the caller knew another number of shards
-		return fmt.Errorf("%w: %d sections for %d shards", errs.ErrMisrouted, len(w.Sections), len(ps.byShard))
+	if err := ps.fits(w); err != nil {
+		return err
 	}
 	if err := ps.split(w); err != nil {
 		return err
@@ -293,7 +293,7 @@ func (wr *writer) settle(ps *parts, w *Write, judging bool) {
 			}
 			p.settled = wr.draining.Load() || !mayTryAgain(err, w.ID.Exists())
 			if err != nil {
-				wr.noteSplit(p, err, w.divisible(s))
+				wr.noteSplit(ps, s, err, w.divisible(s))
 			}
 			p.err = p.fate(err)
 			again, split = again || !p.settled, split || p.modulus > 0 || p.abandoned

@@ -11,8 +11,6 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/shard"
-	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/source/sink"
 )
 
@@ -43,7 +41,7 @@ func (s *Sink) apply(ctx context.Context, r *sinkReader, b *sink.Batch, strict b
 	err := a.run(ctx)
 	if errors.Is(err, sink.ErrMoved) {
 		r.epoch = 0 // until the reader calls Positions again, Apply returns ErrMoved
-		if errors.Is(err, errs.ErrUnknownKeyspace) || errors.Is(err, errs.ErrUnknownColumn) {
+		if ofCatalog(err) {
 			err = errors.Join(err, s.world.CatchUp(ctx))
 		}
 	}
@@ -60,8 +58,7 @@ type applyCall struct {
 
 	partition catalog.Partition
 
-	spaces   []*shard.Keyspace
-	shards   []target
+	*layout
 	progress []*progress // by shard
 	rejected []sink.Rejection
 }
@@ -69,7 +66,7 @@ type applyCall struct {
 func (a *applyCall) run(ctx context.Context) error {
 	// Read the keyspaces before the source. Otherwise a late message could count in a keyspace
 	// that was created after the deletion of the source.
-	a.spaces, a.shards = targetsOf(a.sink.world.Keyspaces())
+	a.layout = a.sink.layoutOf(a.sink.world.Keyspaces())
 	found, there := a.sink.world.Catalog().Source(a.key.Source)
 	if !there || found.Paused && len(a.batch.Ops) > 0 { // a batch without ops only moves the shards to one position, even while the source is paused
 		return sink.ErrStopped
@@ -91,6 +88,9 @@ func (a *applyCall) run(ctx context.Context) error {
 	ends := found.Paused && a.reader.epoch >= a.partition.Since()
 	if a.reader.epoch == 0 || a.reader.epoch != a.partition.Epoch && !ends {
 		return sink.ErrMoved
+	}
+	if err := a.reader.follows(a.layout); err != nil {
+		return err
 	}
 	if err := a.meetShards(ctx); err != nil {
 		return err
@@ -177,7 +177,7 @@ func (a *applyCall) meetShards(ctx context.Context) error {
 		a.progress = append(a.progress, p)
 		unmet = unmet || !p.known || !p.sure
 	}
-	a.reader.shards = all
+	a.reader.shards, a.reader.routes = all, a.byFirst()
 	if err := a.checkFrom(); err != nil || !unmet {
 		return err
 	}
@@ -197,7 +197,7 @@ func (a *applyCall) meetShards(ctx context.Context) error {
 // because the call is strict.
 func (a *applyCall) needed() ([]bool, error) {
 	needed := slices.Repeat([]bool{a.strict}, len(a.shards))
-	m := newMerge(&write{spaces: a.spaces}, 0)
+	m := newMerge(&write{layout: a.layout}, 0)
 	for i := range a.batch.Ops {
 		slot, err := m.resolve(&a.batch.Ops[i])
 		if err != nil {
@@ -211,7 +211,7 @@ func (a *applyCall) needed() ([]bool, error) {
 // meet reads the checkpoints that are unknown, or uncertain after a lost answer. If must is set, it
 // asks only the needed shards. Otherwise it asks the other shards, except late ones.
 func (a *applyCall) meet(ctx context.Context, needed []bool, must bool) error {
-	w := &write{spaces: a.spaces, sections: make([]*dedup.SourceSection, len(a.shards))}
+	w := &write{layout: a.layout, sections: make([]*dedup.SourceSection, len(a.shards))}
 	asked := false
 	for i, p := range a.progress {
 		switch {
@@ -321,7 +321,7 @@ func (a *applyCall) joins(at *dedup.PositionAnswer) bool {
 // these ops to that position. If all is set, it moves the other shards too. offset is the index of
 // ops[0] in the batch.
 func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, offset int, end sink.Position, all bool) error {
-	w := &write{spaces: a.spaces, sections: make([]*dedup.SourceSection, len(a.shards))}
+	w := &write{layout: a.layout, sections: make([]*dedup.SourceSection, len(a.shards))}
 	m := newMerge(w, len(ops))
 	var mark sink.Mark
 	if a.batch.Mark != nil {
@@ -338,7 +338,7 @@ func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, offset int, end si
 		m.add(&ops[i], offset+i)
 		a.advance(w, slot, end, mark)
 	}
-	rest := &write{spaces: a.spaces, sections: make([]*dedup.SourceSection, len(a.shards))}
+	rest := &write{layout: a.layout, sections: make([]*dedup.SourceSection, len(a.shards))}
 	for slot, p := range a.progress {
 		if w.sections[slot] != nil {
 			continue

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/errs"
@@ -101,9 +100,7 @@ type part struct{ op, in int }
 
 type space struct {
 	*shard.Keyspace
-	number uint8 // index in write.spaces
-	first  int   // index of its first shard in write.sections
-	route  raftfsm.Route
+	number uint8 // index in layout.spaces
 }
 
 // mergeKey identifies a column of a row.
@@ -116,10 +113,8 @@ type mergeKey struct {
 func newMerge(w *write, ops int) *merge {
 	m := &merge{w: w, spaces: make(map[string]space, len(w.spaces)), last: make(map[mergeKey]int, ops), from: make([]part, 0, ops)}
 	w.ops, w.in = make([]engine.Op, 0, ops), make([]uint8, 0, ops)
-	first := 0
 	for i, k := range w.spaces {
-		m.spaces[k.Name] = space{Keyspace: k, number: uint8(i), first: first, route: k.Route()}
-		first += k.Shards
+		m.spaces[k.Name] = space{Keyspace: k, number: uint8(i)}
 	}
 	return m
 }
@@ -134,7 +129,7 @@ func (m *merge) used(w *write) bool {
 	return false
 }
 
-// resolve returns the index of an op's shard, and prepares the op for add.
+// resolve returns the index of an op's shard in the layout, and prepares the op for add.
 func (m *merge) resolve(op *sink.Op) (slot int, err error) {
 	space, known := m.spaces[op.Keyspace]
 	if !known {
@@ -151,8 +146,7 @@ func (m *merge) resolve(op *sink.Op) (slot int, err error) {
 		}
 		m.cells = append(m.cells, engine.Cell{Column: uint8(column), Value: c.Value})
 	}
-	number, _ := space.route.KeyOf(op.ID)
-	return space.first + number, nil
+	return m.w.shardOf(int(space.number), op.ID), nil
 }
 
 // add adds the op that was last passed to resolve. number is its index in the batch.

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
@@ -100,12 +101,12 @@ func TestMergeAgainstOrder(t *testing.T) {
 		}
 		near := map[[2]uint64]bool{} // columns with a count near a bound of int64, and columns of the same ops
 		var refused, refusedMerged []int
-		w := &write{spaces: []*shard.Keyspace{ks}, sections: make([]*dedup.SourceSection, 1)}
+		w := &write{layout: &layout{spaces: []*shard.Keyspace{ks}, routes: []raftfsm.Route{ks.Route()}, index: [][]int{{0}}}, sections: make([]*dedup.SourceSection, 1)}
 		m := newMerge(w, len(ops))
 		for i := range ops {
 			value(m.resolve(&ops[i]))(t)
 			m.add(&ops[i], i)
-			one := newMerge(&write{spaces: w.spaces}, 1)
+			one := newMerge(&write{layout: w.layout}, 1)
 			value(one.resolve(&ops[i]))(t)
 			one.add(&ops[i], 0)
 			if over := value(single.Apply(withFloors(one.w.ops, floors), 0, nil, nil))(t); len(over) > 0 {

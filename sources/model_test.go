@@ -58,6 +58,8 @@ type sourceCluster struct {
 	restores map[uint32]int // state of a group's restore: 1 if the shard is closed, 2 if its rows are restored too
 	letters  map[letter]bool
 	down     map[uint32]bool // groups without a leader
+	unborn   map[uint32]bool // groups that have not adopted their part
+	fault    growthFault
 }
 
 // queued is a message. It has two ops: one on its own row, and one on a row that many messages
@@ -115,6 +117,10 @@ func (c *sourceCluster) create(name, kind string, shards int) {
 		c.t.Fatal(r.Refused)
 	}
 	c.reverse(name)
+	k := c.catalog.View().Keyspaces[name]
+	for s, g := range k.Groups {
+		c.shards[g].SetRoute(k.FirstRoute(s))
+	}
 }
 
 // reverse reverses the order of a new keyspace's groups, because the groups of a keyspace may have
@@ -166,6 +172,8 @@ type sourceNode struct {
 	late   []sink.ShardPosition
 	// meanwhile runs once, after the next Write has delivered its sections.
 	meanwhile func()
+	before    func()            // runs once, before the next Write takes its layout
+	noted     map[uint32]uint32 // by parent, the modulus that a refusal has named
 }
 
 // modelMark returns the mark of the message below a position.
@@ -190,7 +198,7 @@ func (n *sourceNode) CatchUp(context.Context) error {
 
 func (n *sourceNode) Keyspaces() (all []*shard.Keyspace) {
 	for _, k := range n.Catalog().KeyspacesByName() {
-		all = append(all, &shard.Keyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: len(k.Groups), FirstGroup: k.FirstGroup(), Groups: k.Groups})
+		all = append(all, &shard.Keyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: len(k.Groups), Divisor: k.Divisor, FirstGroup: k.FirstGroup(), Groups: k.Groups})
 	}
 	return all
 }
@@ -203,33 +211,34 @@ func (n *sourceNode) Change(_ context.Context, command *catalog.Command) (*catal
 var errModelLost = errors.New("the answer is lost")
 
 func (n *sourceNode) Write(_ *shard.Keyspace, w *shard.Write) error {
+	n.c.growMeanwhile(n)
+	if err := n.fits(w); err != nil {
+		return err
+	}
 	w.Answers = make([]shard.Answer, len(w.Sections))
 	all, _ := w.Ops.(counters.Ops)
-	first, slot := make([]int, len(w.Spaces)), 0
-	var shards []target
-	for i, k := range w.Spaces {
-		first[i] = slot
-		slot += k.Shards
-		for s := range k.Shards {
-			shards = append(shards, target{k, s, k.Groups[s]})
-		}
-	}
-	for slot, id := range w.Sections {
-		if id == nil {
-			continue
-		}
-		section := id.SourceSection()
-		var ops []engine.Op
-		for i := range all {
-			k := w.Spaces[w.In[i]]
-			s, key := k.Route().KeyOf(all[i].ID)
-			if first[w.In[i]]+s != slot {
-				continue
+	slot := 0
+	for space, k := range w.Spaces {
+		route, groups := n.Layout(k)
+		for number, group := range groups {
+			id := w.Sections[slot]
+			var ops []engine.Op
+			for i := range all {
+				s, key := route.KeyOf(all[i].ID)
+				if int(w.In[i]) != space || s != number {
+					continue
+				}
+				if id == nil && n.c.fault == staleRoute {
+					id = &w.ID
+				}
+				column := uint8(n.c.ordinal(id.SourceSection().Source, id.SourceSection().Epoch))
+				ops = append(ops, engine.Op{ID: key, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: column, Value: all[i].Cells[0].Value}}})
 			}
-			column := uint8(n.c.ordinal(section.Source, section.Epoch))
-			ops = append(ops, engine.Op{ID: key, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: column, Value: all[i].Cells[0].Value}}})
+			if id != nil && route.Exists(number) {
+				w.Answers[slot] = n.deliver(k, group, route.Of(number), *id.SourceSection(), ops)
+			}
+			slot++
 		}
-		w.Answers[slot] = n.c.deliver(shards[slot].group, *section, ops)
 	}
 	if run := n.meanwhile; run != nil {
 		n.meanwhile = nil
@@ -240,8 +249,8 @@ func (n *sourceNode) Write(_ *shard.Keyspace, w *shard.Write) error {
 
 // deliver applies a section to a shard. It may lose the section or its answer, or delay or repeat
 // it.
-func (c *sourceCluster) deliver(group uint32, section dedup.SourceSection, ops []engine.Op) shard.Answer {
-	if c.down[group] {
+func (c *sourceCluster) deliver(group uint32, of codec.Route, section dedup.SourceSection, ops []engine.Op) shard.Answer {
+	if c.down[group] || c.unborn[group] {
 		return shard.Answer{Err: errModelLost}
 	}
 	fate := 0
@@ -249,7 +258,7 @@ func (c *sourceCluster) deliver(group uint32, section dedup.SourceSection, ops [
 		fate = rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 1, 2, 3, 4}).Draw(c.faults, "fate")
 	}
 	arrives := func() shard.Answer {
-		a := c.apply(group, dedup.BySource(section), ops)
+		a := c.applyAs(group, of, dedup.BySource(section), ops)
 		if fenced := c.fenced[section.Source]; a.Err == nil && a.Outcome == dedup.Applied && len(ops) > 0 && section.Epoch < fenced {
 			c.t.Fatalf("group %d applied a section of epoch %d after the seek that began epoch %d", group, section.Epoch, fenced)
 		}
@@ -271,6 +280,11 @@ func (c *sourceCluster) deliver(group uint32, section dedup.SourceSection, ops [
 }
 
 func (c *sourceCluster) apply(group uint32, id dedup.RequestID, ops []engine.Op) shard.Answer {
+	return c.applyAs(group, c.shards[group].Route(), id, ops)
+}
+
+// applyAs is apply for a section with the given route.
+func (c *sourceCluster) applyAs(group uint32, of codec.Route, id dedup.RequestID, ops []engine.Op) shard.Answer {
 	m := c.shards[group]
 	if c.catalog.View().Dropped(group) {
 		return shard.Answer{Err: errs.ErrUnknownKeyspace}
@@ -281,7 +295,7 @@ func (c *sourceCluster) apply(group uint32, id dedup.RequestID, ops []engine.Op)
 	}
 	entry := dedup.AppendClock(codec.BeginEntry(nil, kind, 0), time.UnixMilli(1), dedup.Limits{KeyHorizon: time.Hour, KeysMax: 10, ProducerIdle: time.Hour, ProducersMax: 10})
 	var w raftfsm.RequestWriter
-	w.Reset(nil, codec.Whole, &id)
+	w.Reset(nil, of, &id)
 	for i := range ops {
 		counters.Ops(ops).AppendTo(&w, ops[i].ID, i)
 	}
@@ -329,6 +343,7 @@ func (n *sourceNode) step(batch int) (done bool) {
 	}
 	rejected, err := n.sink.Check(ctx, b)
 	if err != nil {
+		n.begun = n.begun && !errors.Is(err, sink.ErrMoved)
 		return false
 	}
 	dead := map[sink.Position]bool{}
@@ -395,7 +410,7 @@ func (c *sourceCluster) contents(group uint32, snapshot []byte) (all map[uint64]
 		kind = codec.KindUnread
 	}
 	all = map[uint64][]int64{}
-	_, err := kinds.All.VisitSnapshot(bytes.NewReader(snapshot), kind, codec.Whole, raftfsm.SnapshotVisitor{
+	_, err := kinds.All.VisitSnapshot(bytes.NewReader(snapshot), kind, m.Route(), raftfsm.SnapshotVisitor{
 		Rows: func(_ raftfsm.Table, p *engine.Page) error {
 			for i, key := range p.IDs {
 				all[key] = slices.Clone(p.Row(i))
@@ -439,10 +454,10 @@ func (c *sourceCluster) restoreEnds(group uint32) {
 
 // count returns how often a life has applied the messages that a row counts.
 func (c *sourceCluster) count(k catalog.Keyspace, id uint64, ordinal int) int64 {
-	r := (&shard.Keyspace{Shards: len(k.Groups), Sharding: k.Sharding}).Route()
-	s, key := r.KeyOf(id)
+	route, groups := c.routeOf(k)
+	s, key := route.KeyOf(id)
 	var row [engine.ColumnsMax]int64
-	switch m := c.shards[k.Groups[s]].(type) {
+	switch m := c.shards[groups[s]].(type) {
 	case *counters.Machine:
 		m.Table().Get(key, row[:])
 	case *unread.Machine:
@@ -506,7 +521,7 @@ func (c *sourceCluster) mean() {
 func newSourceCluster(t rapid.TB) *sourceCluster {
 	c := &sourceCluster{
 		t: t, catalog: catalog.New(), shards: map[uint32]raftfsm.Machine{}, ordinals: map[life]int{}, since: map[life]uint32{}, starts: map[int]sink.Position{}, ends: map[int]sink.Position{},
-		backups: map[uint32][]byte{}, restores: map[uint32]int{}, letters: map[letter]bool{}, fenced: map[uint64]uint32{}, down: map[uint32]bool{},
+		backups: map[uint32][]byte{}, restores: map[uint32]int{}, letters: map[letter]bool{}, fenced: map[uint64]uint32{}, down: map[uint32]bool{}, unborn: map[uint32]bool{},
 	}
 	c.command(&catalog.Command{PutNode: &catalog.PutNodeEntry{Node: catalog.Node{
 		Key: "a.1", Name: "a", Zone: "z", HTTPAddr: "a:1", ClusterAddr: "a:2", GossipAddr: "a:3", Version: "1", VersionMax: catalog.ClusterVersionMax,
@@ -524,7 +539,7 @@ func (c *sourceCluster) put() {
 
 // node returns a node that knows the current catalog.
 func (c *sourceCluster) node() *sourceNode {
-	n := &sourceNode{c: c, seen: len(c.views) - 1}
+	n := &sourceNode{c: c, seen: len(c.views) - 1, noted: map[uint32]uint32{}}
 	n.sink = NewSink(n)
 	return n
 }
@@ -890,169 +905,181 @@ func TestRecordRejectedAtTheHighest(t *testing.T) {
 
 func TestSourcesModel(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		c := newSourceCluster(t)
-		c.faults = t
-		nodes := make([]*sourceNode, 2)
-		restart := func(i int) {
-			nodes[i] = c.node()
+	rapid.Check(t, func(t *rapid.T) { runSourcesModel(t, newSourceCluster(t)) })
+}
+
+func runSourcesModel(t *rapid.T, c *sourceCluster) {
+	c.faults = t
+	for range rapid.IntRange(0, 15).Draw(t, "steps of growths before") {
+		c.grow()
+	}
+	nodes := make([]*sourceNode, 2)
+	restart := func(i int) {
+		nodes[i] = c.node()
+	}
+	restart(0)
+	restart(1)
+	publish := func(n int) {
+		for range n {
+			q := queued{keyspace: rapid.SampledFrom([]string{"posts", "posts", kinds.KeyspaceUnread, "extra"}).Draw(t, "keyspace")}
+			if k, there := c.catalog.View().Keyspaces[q.keyspace]; there {
+				q.made = k.FirstGroup()
+			}
+			c.queue = append(c.queue, q)
 		}
-		restart(0)
-		restart(1)
-		publish := func(n int) {
-			for range n {
-				q := queued{keyspace: rapid.SampledFrom([]string{"posts", "posts", kinds.KeyspaceUnread, "extra"}).Draw(t, "keyspace")}
-				if k, there := c.catalog.View().Keyspaces[q.keyspace]; there {
-					q.made = k.FirstGroup()
-				}
-				c.queue = append(c.queue, q)
+	}
+	publish(5)
+	group := func() uint32 {
+		var all []uint32
+		for g := range c.shards {
+			if !c.catalog.View().Dropped(g) {
+				all = append(all, g)
 			}
 		}
-		publish(5)
-		group := func() uint32 {
-			var all []uint32
-			for g := range c.shards {
-				if !c.catalog.View().Dropped(g) {
-					all = append(all, g)
-				}
+		slices.Sort(all)
+		return rapid.SampledFrom(all).Draw(t, "group")
+	}
+	node := func() int { return rapid.IntRange(0, 1).Draw(t, "node") }
+	read := func(*rapid.T) { nodes[node()].step(rapid.IntRange(0, 5).Draw(t, "batch")) }
+	t.Repeat(map[string]func(*rapid.T){
+		"read":       read,
+		"read again": read,
+		"read on":    read,
+		"read more":  read,
+		"settle it":  func(*rapid.T) { nodes[node()].settle() },
+		"publish":    func(t *rapid.T) { publish(rapid.IntRange(1, 4).Draw(t, "messages")) },
+		"crash":      func(*rapid.T) { restart(node()) },
+		"learn":      func(*rapid.T) { _ = nodes[node()].CatchUp(context.Background()) },
+		"late": func(*rapid.T) {
+			if len(c.late) > 0 {
+				i := rapid.IntRange(0, len(c.late)-1).Draw(t, "which")
+				c.late[i]()
+				c.late = slices.Delete(c.late, i, i+1)
 			}
-			slices.Sort(all)
-			return rapid.SampledFrom(all).Draw(t, "group")
-		}
-		node := func() int { return rapid.IntRange(0, 1).Draw(t, "node") }
-		read := func(*rapid.T) { nodes[node()].step(rapid.IntRange(0, 5).Draw(t, "batch")) }
-		t.Repeat(map[string]func(*rapid.T){
-			"read":       read,
-			"read again": read,
-			"read on":    read,
-			"read more":  read,
-			"settle it":  func(*rapid.T) { nodes[node()].settle() },
-			"publish":    func(t *rapid.T) { publish(rapid.IntRange(1, 4).Draw(t, "messages")) },
-			"crash":      func(*rapid.T) { restart(node()) },
-			"learn":      func(*rapid.T) { _ = nodes[node()].CatchUp(context.Background()) },
-			"late": func(*rapid.T) {
-				if len(c.late) > 0 {
-					i := rapid.IntRange(0, len(c.late)-1).Draw(t, "which")
-					c.late[i]()
-					c.late = slices.Delete(c.late, i, i+1)
-				}
-			},
-			"keyspace": func(*rapid.T) {
-				if k, there := c.catalog.View().Keyspaces["extra"]; there {
-					if rapid.IntRange(0, 5).Draw(t, "rare") > 0 {
-						return
-					}
-					c.command(&catalog.Command{Drop: &catalog.DropEntry{Keyspace: "extra", FirstGroup: k.FirstGroup()}})
-				} else {
-					c.create("extra", kinds.Counters, 2)
-				}
-			},
-			"seek": func(*rapid.T) {
-				if len(c.ordinals) > 40 || rapid.IntRange(0, 3).Draw(t, "rare") > 0 {
+		},
+		"keyspace": func(*rapid.T) {
+			if k, there := c.catalog.View().Keyspaces["extra"]; there {
+				if rapid.IntRange(0, 5).Draw(t, "rare") > 0 {
 					return
+				}
+				c.command(&catalog.Command{Drop: &catalog.DropEntry{Keyspace: "extra", FirstGroup: k.FirstGroup()}})
+			} else {
+				c.create("extra", kinds.Counters, 2)
+			}
+		},
+		"seek": func(*rapid.T) {
+			if len(c.ordinals) > 40 || rapid.IntRange(0, 3).Draw(t, "rare") > 0 {
+				return
+			}
+			c.pause(true)
+			fenced := c.fence(nodes[node()], uint64(rapid.IntRange(0, len(c.queue)).Draw(t, "to")))
+			if rapid.IntRange(0, 3).Draw(t, "changed meanwhile") == 0 {
+				c.pause(false)
+				reader := nodes[node()]
+				for range 4 {
+					_ = reader.CatchUp(context.Background())
+					reader.step(2)
 				}
 				c.pause(true)
-				fenced := c.fence(nodes[node()], uint64(rapid.IntRange(0, len(c.queue)).Draw(t, "to")))
-				if rapid.IntRange(0, 3).Draw(t, "changed meanwhile") == 0 {
-					c.pause(false)
-					reader := nodes[node()]
-					for range 4 {
-						_ = reader.CatchUp(context.Background())
-						reader.step(2)
-					}
-					c.pause(true)
-				}
-				c.seek(fenced)
-				if rapid.Bool().Draw(t, "all late") {
-					for _, arrive := range c.late {
-						arrive()
-					}
-					c.late = nil
-				}
-				if rapid.Bool().Draw(t, "resume") {
-					c.pause(false)
-				}
-			},
-			"pause":  func(*rapid.T) { c.pause(true) },
-			"resume": func(*rapid.T) { c.pause(false) },
-			"settle": func(*rapid.T) {
-				if c.source().Paused && len(c.ordinals) <= 40 {
-					settler, reader := nodes[node()], nodes[node()]
-					if settler != reader {
-						settler.meanwhile = func() { reader.step(2); reader.step(2) }
-					}
-					c.settle(settler)
-					settler.meanwhile = nil
-				}
-			},
-			"meaning": func(*rapid.T) { c.mean() },
-			"delete": func(*rapid.T) {
-				if len(c.ordinals) > 40 || rapid.IntRange(0, 3).Draw(t, "rare") > 0 {
-					return
-				}
-				of := c.source()
-				c.command(&catalog.Command{DeleteSource: &catalog.DeleteSourceEntry{Name: modelSource, Version: of.Version}})
-				nodes[node()].sink.Forget(context.Background(), of.Number)
-				c.put()
-			},
-			"forget": func(*rapid.T) {
-				g := group()
-				for _, source := range c.shards[g].Sources() {
-					if c.catalog.View().SourceDeleted(1, source) {
-						c.apply(g, dedup.BySource(dedup.SourceSection{PositionKey: dedup.PositionKey{Source: source}, Mode: dedup.SectionForget}), nil)
-					}
-				}
-			},
-			"move": func(*rapid.T) { // moves a replica to another node, by a snapshot
-				g := group()
-				kind := codec.KindCounters
-				if _, is := c.shards[g].(*unread.Machine); is {
-					kind = codec.KindUnread
-				}
-				m := kinds.All.New(kind, raftfsm.Places{})
-				if err := codectest.Restore(m, codectest.Persisted(t, c.shards[g])); err != nil {
-					t.Fatal(err)
-				}
-				c.shards[g] = m
-			},
-			"leaderless": func(*rapid.T) {
-				g := group()
-				c.down[g] = !c.down[g]
-			},
-			"backup": func(*rapid.T) {
-				if g := group(); c.restores[g] == 0 {
-					c.backups[g] = codectest.Persisted(t, c.shards[g])
-				}
-			},
-			"restore": func(*rapid.T) {
-				g := group()
-				switch _, backed := c.backups[g]; {
-				case c.restores[g] == 1:
-					c.restoreRows(g)
-				case c.restores[g] == 2:
-					c.restoreEnds(g)
-				case backed:
-					c.restoreBegins(g)
-				}
-			},
-			"": func(*rapid.T) { c.check(false) },
-		})
-		for g, stage := range c.restores {
-			if !c.catalog.View().Dropped(g) {
-				if stage == 1 {
-					c.restoreRows(g)
-				}
-				c.restoreEnds(g)
 			}
-		}
-		c.faults, c.down = nil, nil
-		c.pause(false)
-		c.readAll(nodes[0])
-		for _, late := range c.late {
-			late()
-		}
-		c.check(true)
+			c.seek(fenced)
+			if rapid.Bool().Draw(t, "all late") {
+				for _, arrive := range c.late {
+					arrive()
+				}
+				c.late = nil
+			}
+			if rapid.Bool().Draw(t, "resume") {
+				c.pause(false)
+			}
+		},
+		"pause":  func(*rapid.T) { c.pause(true) },
+		"resume": func(*rapid.T) { c.pause(false) },
+		"settle": func(*rapid.T) {
+			if c.source().Paused && len(c.ordinals) <= 40 {
+				settler, reader := nodes[node()], nodes[node()]
+				if settler != reader {
+					settler.meanwhile = func() { reader.step(2); reader.step(2) }
+				}
+				c.settle(settler)
+				settler.meanwhile = nil
+			}
+		},
+		"meaning": func(*rapid.T) { c.mean() },
+		"delete": func(*rapid.T) {
+			if len(c.ordinals) > 40 || rapid.IntRange(0, 3).Draw(t, "rare") > 0 {
+				return
+			}
+			of := c.source()
+			c.command(&catalog.Command{DeleteSource: &catalog.DeleteSourceEntry{Name: modelSource, Version: of.Version}})
+			nodes[node()].sink.Forget(context.Background(), of.Number)
+			c.put()
+		},
+		"grow":      func(*rapid.T) { c.grow() },
+		"grow on":   func(*rapid.T) { c.grow() },
+		"grow more": func(*rapid.T) { c.grow() },
+		"note":      func(*rapid.T) { nodes[node()].note() },
+		"forget": func(*rapid.T) {
+			g := group()
+			for _, source := range c.shards[g].Sources() {
+				if c.catalog.View().SourceDeleted(1, source) {
+					c.apply(g, dedup.BySource(dedup.SourceSection{PositionKey: dedup.PositionKey{Source: source}, Mode: dedup.SectionForget}), nil)
+				}
+			}
+		},
+		"move": func(*rapid.T) { // moves a replica to another node, by a snapshot
+			g := group()
+			if c.unborn[g] {
+				return
+			}
+			kind := codec.KindCounters
+			if _, is := c.shards[g].(*unread.Machine); is {
+				kind = codec.KindUnread
+			}
+			m := kinds.All.New(kind, raftfsm.Places{})
+			m.SetRoute(c.shards[g].Route())
+			if err := codectest.Restore(m, codectest.Persisted(t, c.shards[g])); err != nil {
+				t.Fatal(err)
+			}
+			c.shards[g] = m
+		},
+		"leaderless": func(*rapid.T) {
+			g := group()
+			c.down[g] = !c.down[g]
+		},
+		"backup": func(*rapid.T) {
+			if g := group(); c.restores[g] == 0 && !c.unborn[g] {
+				c.backups[g] = codectest.Persisted(t, c.shards[g])
+			}
+		},
+		"restore": func(*rapid.T) {
+			g := group()
+			switch _, backed := c.backups[g]; {
+			case c.restores[g] == 1:
+				c.restoreRows(g)
+			case c.restores[g] == 2:
+				c.restoreEnds(g)
+			case backed && !c.grows(g):
+				c.restoreBegins(g)
+			}
+		},
+		"": func(*rapid.T) { c.check(false) },
 	})
+	for g, stage := range c.restores {
+		if !c.catalog.View().Dropped(g) {
+			if stage == 1 {
+				c.restoreRows(g)
+			}
+			c.restoreEnds(g)
+		}
+	}
+	c.faults, c.down, c.unborn = nil, nil, nil
+	c.pause(false)
+	c.readAll(nodes[0])
+	for _, late := range c.late {
+		late()
+	}
+	c.check(true)
 }
 
 // check fails the test if a life of the source has applied a message twice. If whole is set, the

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/rows"
@@ -154,7 +155,7 @@ var errNoPosition = errors.New("a shard has no position yet: resume the source, 
 //
 // To guarantee that, Rows reads the positions through the logs of the shards, before and after the
 // rows, and it reads the rows linearizably. If To is below From, a seek or a restore has lowered
-// the position meanwhile.
+// the position meanwhile. If a shard splits meanwhile, Rows begins again.
 func (s *Sources) Rows(ctx context.Context, name, keyspace string, ids []uint64) (*Rows, error) {
 	n, src, err := s.find(ctx, name)
 	if err != nil {
@@ -167,18 +168,33 @@ func (s *Sources) Rows(ctx context.Context, name, keyspace string, ids []uint64)
 	if ks.Kind != kinds.Counters {
 		return nil, &errs.ArgumentError{Field: "keyspace", Problem: "not one of counters"}
 	}
+	var out *Rows
+	err = byOneLayout(ctx, n, func() (err error) {
+		route, _ := n.Layout(ks)
+		if out, err = s.rows(ctx, n, src, ks, route, ids); err == nil {
+			if now, _ := n.Layout(ks); !now.Equal(route) {
+				err = errs.ErrOtherLayout
+			}
+		}
+		return err
+	})
+	return out, err
+}
+
+// rows implements Rows by one route.
+func (s *Sources) rows(ctx context.Context, n *node, src catalog.Source, ks *shard.Keyspace, route raftfsm.Route, ids []uint64) (*Rows, error) {
 	out := &Rows{Rows: make([]Row, len(ids)), Shards: map[int][]Window{}}
-	for number := range ks.Shards {
-		if len(ids) == 0 {
+	for number := range int(route.Shards) {
+		if len(ids) == 0 && route.Exists(number) {
 			out.Shards[number] = []Window{}
 		}
 	}
 	for i, id := range ids {
-		number := ks.ShardOf(id)
+		number, _ := route.KeyOf(id)
 		out.Rows[i] = Row{ID: strconv.FormatUint(id, 10), Counts: map[string]int64{}, Shard: number}
 		out.Shards[number] = []Window{}
 	}
-	err = s.positions(ctx, n, src, ks.Name, func(number int, partition uint32, at Position) {
+	err := s.positions(ctx, n, src, ks.Name, func(number int, partition uint32, at Position) {
 		if _, is := out.Shards[number]; is {
 			out.Shards[number] = append(out.Shards[number], Window{Partition: partition, From: at})
 		}

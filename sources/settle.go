@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/source/sink"
 )
 
@@ -22,17 +25,26 @@ const forgetTimeout = 5 * time.Second
 // reader moves the shards any more. For that, it raises the shards' epochs to the epoch of the
 // pause, so that they apply no section of an earlier epoch. It also sets the position of shards
 // without a position. A reader that does not know of the pause yet may begin and move such a shard
-// first, so Settle reads all positions a second time.
-func (s *Sink) Settle(ctx context.Context, source catalog.Source, partition uint32) (sink.Position, error) {
-	var r sinkReader // do not use the shared cache, because a session of this node must not get the epoch that this call reads
-	low, err := s.even(ctx, &r, source, partition)
+// first, so Settle reads all positions a second time. All answers are by one layout.
+func (s *Sink) Settle(ctx context.Context, source catalog.Source, partition uint32) (at sink.Position, err error) {
+	err = byOneLayout(ctx, s.world, func() error {
+		var r sinkReader // do not use the shared cache, because a session of this node must not get the epoch that this call reads
+		if at, err = s.even(ctx, &r, source, partition); err != nil {
+			return err
+		}
+		if err = s.raise(ctx, &r, source, partition, at); err != nil {
+			return err
+		}
+		before := r.routes
+		if at, err = s.even(ctx, &r, source, partition); err == nil && !maps.EqualFunc(before, r.routes, raftfsm.Route.Equal) {
+			err = errs.ErrOtherLayout
+		}
+		return err
+	})
 	if err != nil {
 		return sink.Position{}, err
 	}
-	if err := s.raise(ctx, &r, source, partition, low); err != nil {
-		return sink.Position{}, err
-	}
-	return s.even(ctx, &r, source, partition)
+	return at, nil
 }
 
 // even returns the common position of all shards of a partition, or ErrNotPaused. It ignores
@@ -52,15 +64,17 @@ func (s *Sink) even(ctx context.Context, r *sinkReader, source catalog.Source, p
 // Fence raises the epochs of all shards to the epoch of the pause. Unlike Settle, it allows
 // different positions. After Fence, a reader that does not know of the pause yet cannot apply any
 // op. Fence also sets the position of shards without a position, because that reader could
-// otherwise begin them.
+// otherwise begin them. All answers are by one layout.
 func (s *Sink) Fence(ctx context.Context, source catalog.Source, partition uint32) error {
-	var r sinkReader // like Settle, do not use the shared cache
-	all, err := s.positions(ctx, &r, source.Number, partition, true)
-	if err != nil {
-		return err
-	}
-	low, _ := sink.Span(all, source.Partitions[partition].Start)
-	return s.raise(ctx, &r, source, partition, low)
+	return byOneLayout(ctx, s.world, func() error {
+		var r sinkReader // like Settle, do not use the shared cache
+		all, err := s.positions(ctx, &r, source.Number, partition, true)
+		if err != nil {
+			return err
+		}
+		low, _ := sink.Span(all, source.Partitions[partition].Start)
+		return s.raise(ctx, &r, source, partition, low)
+	})
 }
 
 // raise raises the epochs of all shards. It sets the position of shards without a position to low,
@@ -76,10 +90,19 @@ func (s *Sink) raise(ctx context.Context, r *sinkReader, source catalog.Source, 
 func (s *Sink) Forget(ctx context.Context, source uint64) {
 	ctx, cancel := context.WithTimeout(ctx, forgetTimeout)
 	defer cancel()
-	spaces, shards := targetsOf(s.world.Keyspaces())
-	if len(shards) == 0 {
-		return // this node has no keyspaces yet
-	}
 	section := &dedup.SourceSection{PositionKey: dedup.PositionKey{Source: source}, Mode: dedup.SectionForget}
-	s.send(ctx, &write{spaces: spaces, sections: slices.Repeat([]*dedup.SourceSection{section}, len(shards))})
+	_ = byOneLayout(ctx, s.world, func() error { // ignore the error: the leaders of the other shards make them forget the source
+		l := s.layoutOf(s.world.Keyspaces())
+		if len(l.shards) == 0 {
+			return nil // this node has no keyspaces yet
+		}
+		w := &write{layout: l, sections: slices.Repeat([]*dedup.SourceSection{section}, len(l.shards))}
+		s.send(ctx, w)
+		for i := range w.answers {
+			if err := w.answers[i].Err; errors.Is(err, errs.ErrOtherLayout) {
+				return err
+			}
+		}
+		return nil
+	})
 }

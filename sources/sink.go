@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
@@ -33,6 +34,8 @@ type World interface {
 	Catalog() *catalog.View
 	// Keyspaces returns all keyspaces, by name.
 	Keyspaces() []*shard.Keyspace
+	// Layout returns the present route of a keyspace, and the group of each shard. See shard/GROWTH.md, R15.
+	Layout(ks *shard.Keyspace) (raftfsm.Route, []uint32)
 	// CatchUp waits until Catalog and Keyspaces include all changes acknowledged before the call.
 	CatchUp(ctx context.Context) error
 	Change(ctx context.Context, command *catalog.Command) (*catalog.Result, error)
@@ -42,8 +45,8 @@ type World interface {
 
 // write has sections for shards of several keyspaces, and the shards' answers.
 type write struct {
-	spaces   []*shard.Keyspace
-	sections []*dedup.SourceSection // one for each shard of spaces, in order; nil for none
+	*layout
+	sections []*dedup.SourceSection // one for each shard of the layout, in order; nil for none
 	ops      counters.Ops           // with the ids that the messages have
 	in       []uint8                // index in spaces of each op's keyspace
 
@@ -59,11 +62,11 @@ var errNothingProposed = errors.New("nothing was written")
 
 // send writes the sections of w, and sets its answers.
 func (s *Sink) send(ctx context.Context, w *write) {
-	out := &shard.Write{Ops: w.ops, Spaces: w.spaces, In: w.in, Sections: make([]*dedup.RequestID, len(w.sections))}
-	for slot, section := range w.sections {
+	out := &shard.Write{Ops: w.ops, Spaces: w.spaces, In: w.in, Routes: w.routes, Sections: make([]*dedup.RequestID, w.slots)}
+	for i, section := range w.sections {
 		if section != nil {
 			id := dedup.BySource(*section)
-			out.Sections[slot], out.ID = &id, id
+			out.Sections[w.shards[i].slot], out.ID = &id, id
 		}
 	}
 	out.Deadline = time.Now().Add(writeTimeout)
@@ -74,10 +77,12 @@ func (s *Sink) send(ctx context.Context, w *write) {
 	if err == nil {
 		err = s.world.Write(w.spaces[0], out)
 	}
-	if w.answers = out.Answers; w.answers == nil { // the whole write was refused
-		w.answers = make([]shard.Answer, len(w.sections))
-		for i := range w.answers {
+	w.answers = make([]shard.Answer, len(w.sections))
+	for i := range w.answers {
+		if out.Answers == nil { // the whole write was refused
 			w.answers[i].Err = errors.Join(err, errNothingProposed)
+		} else {
+			w.answers[i] = out.Answers[w.shards[i].slot]
 		}
 	}
 	w.overflows = append(w.overflows, out.Overflows...)
@@ -87,9 +92,10 @@ func (s *Sink) send(ctx context.Context, w *write) {
 // until it returns.
 type sinkReader struct {
 	mu     sync.Mutex
-	epoch  uint32               // epoch at which Positions read the checkpoints; 0 before that
-	shards map[uint32]*progress // by Raft group
-	evened time.Time            // when Apply last moved all shards
+	epoch  uint32                   // epoch at which Positions read the checkpoints; 0 before that
+	shards map[uint32]*progress     // by Raft group
+	routes map[uint32]raftfsm.Route // by which shards were chosen, by the keyspace's first group
+	evened time.Time                // when Apply last moved all shards
 }
 
 // progress caches one shard's checkpoint.
@@ -183,47 +189,41 @@ func (s *Sink) Check(ctx context.Context, b *sink.Batch) ([]sink.Rejection, erro
 	}
 	keyspaces := s.world.Keyspaces()
 	rejected := rejectedOps(keyspaces, b.Ops)
-	s.reader(dedup.PositionKey{Source: b.Source, Partition: b.Partition}).markPassed(keyspaces, b.Ops, rejected)
-	return rejected, nil
+	r := s.reader(dedup.PositionKey{Source: b.Source, Partition: b.Partition})
+	return rejected, r.markPassed(s.layoutOf(keyspaces), b.Ops, rejected)
 }
 
-// markPassed sets Passed in the rejections of ops that their shards have passed.
-func (r *sinkReader) markPassed(keyspaces []*shard.Keyspace, ops []sink.Op, rejected []sink.Rejection) {
+// markPassed sets Passed in the rejections of ops that their shards have passed. It returns ErrMoved if the
+// reader has read the positions by another layout.
+func (r *sinkReader) markPassed(l *layout, ops []sink.Op, rejected []sink.Rejection) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if err := r.follows(l); err != nil {
+		return err
+	}
 	for i := range rejected {
 		op := &ops[rejected[i].Op]
-		for _, k := range keyspaces {
-			if k.Name != op.Keyspace || !takesMessages(k) {
+		for space, k := range l.spaces {
+			if k.Name != op.Keyspace {
 				continue
 			}
-			number, _ := k.Route().KeyOf(op.ID)
-			if p := r.shards[k.Groups[number]]; p != nil && p.known {
+			if p := r.shards[l.shards[l.shardOf(space, op.ID)].group]; p != nil && p.known {
 				rejected[i].Passed = op.Position.Less(p.position)
 			}
 		}
 	}
+	return nil
 }
 
-// target is a shard to which ops of messages may belong.
-type target struct {
-	keyspace *shard.Keyspace
-	number   int
-	group    uint32
-}
-
-// targetsOf returns the keyspaces that ops of messages may change, and their shards in order.
-func targetsOf(keyspaces []*shard.Keyspace) (spaces []*shard.Keyspace, shards []target) {
-	for _, k := range keyspaces {
-		if !takesMessages(k) {
-			continue
-		}
-		spaces = append(spaces, k)
-		for number := range k.Shards {
-			shards = append(shards, target{k, number, k.Groups[number]})
+// follows returns ErrMoved unless a layout agrees with the routes by which the reader's positions were read.
+func (r *sinkReader) follows(l *layout) error {
+	for i, k := range l.spaces {
+		if route, known := r.routes[k.FirstGroup]; known && !route.Equal(l.routes[i]) {
+			r.epoch = 0
+			return fmt.Errorf("%w: %w: keyspace %s", sink.ErrMoved, errs.ErrOtherLayout, k.Name)
 		}
 	}
-	return spaces, shards
+	return nil
 }
 
 // errStaleCatalog is returned when a shard has a later epoch than this node's catalog.
@@ -244,12 +244,12 @@ func (s *Sink) positions(ctx context.Context, r *sinkReader, source uint64, part
 	if !strict {
 		timeout = answerMax
 	}
-	all, epoch, shards, err := s.readPositions(ctx, key, true, timeout)
-	if errors.Is(err, errStaleCatalog) {
+	all, epoch, l, err := s.readPositions(ctx, key, true, timeout)
+	if errors.Is(err, errStaleCatalog) || errors.Is(err, errs.ErrOtherLayout) {
 		if err := s.world.CatchUp(ctx); err != nil {
 			return nil, err
 		}
-		all, epoch, shards, err = s.readPositions(ctx, key, true, timeout)
+		all, epoch, l, err = s.readPositions(ctx, key, true, timeout)
 	}
 	if err != nil {
 		return nil, err
@@ -257,20 +257,23 @@ func (s *Sink) positions(ctx context.Context, r *sinkReader, source uint64, part
 	r.shards = map[uint32]*progress{}
 	for i, p := range all {
 		if p.Late {
-			r.shards[shards[i].group] = &progress{late: true}
+			r.shards[l.shards[i].group] = &progress{late: true}
 		}
 		if p.Known {
-			r.shards[shards[i].group] = &progress{known: true, sure: true, position: p.Position, mark: p.Mark, through: p.Position}
+			r.shards[l.shards[i].group] = &progress{known: true, sure: true, position: p.Position, mark: p.Mark, through: p.Position}
 		}
 	}
-	r.epoch, r.evened = epoch, time.Now()
+	r.epoch, r.routes, r.evened = epoch, l.byFirst(), time.Now()
 	return all, nil
 }
 
 // ReadPositions returns the same as Positions, but does not change the cache of the partition's
 // reader. If keyspaces are given, it reads only their shards.
-func (s *Sink) ReadPositions(ctx context.Context, source uint64, partition uint32, keyspaces ...string) ([]sink.ShardPosition, error) {
-	all, _, _, err := s.readPositions(ctx, dedup.PositionKey{Source: source, Partition: partition}, false, 0, keyspaces...)
+func (s *Sink) ReadPositions(ctx context.Context, source uint64, partition uint32, keyspaces ...string) (all []sink.ShardPosition, err error) {
+	err = byOneLayout(ctx, s.world, func() error {
+		all, _, _, err = s.readPositions(ctx, dedup.PositionKey{Source: source, Partition: partition}, false, 0, keyspaces...)
+		return err
+	})
 	return all, err
 }
 
@@ -279,18 +282,17 @@ func (s *Sink) ReadPositions(ctx context.Context, source uint64, partition uint3
 // the epoch of each shard to the catalog's, so that sections of earlier epochs no longer move the
 // shard. If timeout is not 0, shards that do not answer in time are Late. But if no shard that
 // answers has a checkpoint, readPositions returns the error of a late shard.
-func (s *Sink) readPositions(ctx context.Context, key dedup.PositionKey, raise bool, timeout time.Duration, only ...string) (all []sink.ShardPosition, epoch uint32, shards []target, err error) {
-	w := &write{}
+func (s *Sink) readPositions(ctx context.Context, key dedup.PositionKey, raise bool, timeout time.Duration, only ...string) (all []sink.ShardPosition, epoch uint32, l *layout, err error) {
 	spaces := s.world.Keyspaces()
 	if len(only) > 0 {
 		spaces = slices.DeleteFunc(slices.Clone(spaces), func(k *shard.Keyspace) bool { return !slices.Contains(only, k.Name) })
 	}
-	w.spaces, shards = targetsOf(spaces)
+	l = s.layoutOf(spaces)
 	found, there := s.world.Catalog().Source(key.Source)
 	if !there {
 		return nil, 0, nil, sink.ErrStopped
 	}
-	if len(shards) == 0 {
+	if len(l.shards) == 0 {
 		return nil, 0, nil, fmt.Errorf("%w: this node has yet to learn of the keyspaces", errs.ErrNoLeader)
 	}
 	partition := found.Partitions[key.Partition]
@@ -299,7 +301,7 @@ func (s *Sink) readPositions(ctx context.Context, key dedup.PositionKey, raise b
 	if raise {
 		read.Epoch, read.Since = epoch, partition.Since()
 	}
-	w.sections = slices.Repeat([]*dedup.SourceSection{read}, len(shards))
+	w := &write{layout: l, sections: slices.Repeat([]*dedup.SourceSection{read}, len(l.shards))}
 	if timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, timeout)
@@ -308,7 +310,7 @@ func (s *Sink) readPositions(ctx context.Context, key dedup.PositionKey, raise b
 	s.send(ctx, w)
 	var failed error
 	known := false
-	for i, to := range shards {
+	for i, to := range l.shards {
 		a := &w.answers[i]
 		switch {
 		case a.Err != nil:
@@ -336,18 +338,23 @@ func (s *Sink) readPositions(ctx context.Context, key dedup.PositionKey, raise b
 	if !known && failed != nil {
 		return nil, 0, nil, failed
 	}
-	return all, epoch, shards, nil
+	return all, epoch, l, nil
 }
 
 func busy(s target) error {
 	return fmt.Errorf("%w: shard %d of keyspace %s", sink.ErrBusy, s.number, s.keyspace.Name)
 }
 
-// movedOr wraps an error for an unknown keyspace or column in ErrMoved, so that the reader checks
-// its ops again.
+// movedOr wraps an error for an unknown keyspace or column, or for another layout, in ErrMoved, so that the
+// reader checks its ops again.
 func movedOr(err error) error {
-	if errors.Is(err, errs.ErrUnknownKeyspace) || errors.Is(err, errs.ErrUnknownColumn) {
+	if ofCatalog(err) {
 		return fmt.Errorf("%w: %w", sink.ErrMoved, err)
 	}
 	return err
+}
+
+// ofCatalog reports whether a newer catalog may help against an error.
+func ofCatalog(err error) bool {
+	return errors.Is(err, errs.ErrUnknownKeyspace) || errors.Is(err, errs.ErrUnknownColumn) || errors.Is(err, errs.ErrOtherLayout)
 }

@@ -73,6 +73,10 @@ var ErrBehind = fmt.Errorf("%w: this replica is behind", ErrNoQuorum)
 // sending or the receiving node has an older catalog.
 var ErrMisrouted = fmt.Errorf("%w for requests of another number of shards", ErrNoLeader)
 
+// ErrOtherLayout is returned for sections that were chosen by another route of their keyspace than the
+// present one.
+var ErrOtherLayout = fmt.Errorf("%w: the keyspace has another layout by now", ErrMisrouted)
+
 // ErrGroupClosed is returned for a proposal to a closing group, and for a read or write of the
 // group's snapshots.
 var ErrGroupClosed = errors.New("the group is closing")
