@@ -37,17 +37,13 @@ func TestSourceKills(t *testing.T) {
 	beside(t)
 	queues := startQueues(t)
 	c := newCluster(t, proctest.Options{})
-	nodes, dir := c.Nodes(), t.TempDir()
+	nodes := c.Nodes()
 	ctx, cancel := context.WithCancel(t.Context())
 	var writers sync.WaitGroup
 	stop := func() { cancel(); writers.Wait() }
 	t.Cleanup(stop)
 	for _, q := range queues {
-		file := filepath.Join(dir, q.name+".yaml")
-		if err := os.WriteFile(file, []byte("name: "+q.name+"\nbatch: {messages: 200}\n"+q.config), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		nodes[0].MustCtl("source", "create", file)
+		q.create(t, nodes[0])
 		writers.Go(func() { q.keepWriting(ctx) })
 	}
 	show := func(n *proctest.Member, q *queue) (shown struct {
@@ -109,29 +105,7 @@ func TestSourceKills(t *testing.T) {
 	}
 	stop()
 	for _, q := range queues {
-		var sums map[uint64]int64
-		succeeds(t, "the messages of "+q.name+" are known", func(ctx context.Context) (err error) {
-			sums, err = q.sums(ctx)
-			return err
-		})
-		ids := make([]string, queueRows)
-		for i := range ids {
-			ids[i] = strconv.FormatUint(q.first+uint64(i), 10)
-		}
-		correct := func(context.Context) error {
-			var wrong error
-			for i, row := range nodes[1].Rows("posts", ids) {
-				if got, want := row.Counts["like"], sums[q.first+uint64(i)]; got != want {
-					wrong = errors.Join(wrong, fmt.Errorf("row %s is %d, want %d", row.ID, got, want))
-				}
-			}
-			return wrong
-		}
-		succeeds(t, q.name+" is counted", correct)
-		nodes[2].MustCtl("source", "show", q.name, "--wait")
-		if err := correct(t.Context()); err != nil {
-			t.Errorf("%s is counted, and then: %v", q.name, err)
-		}
+		q.awaitCounted(t, nodes[1], nodes[2])
 		if shown, err := show(nodes[0], q); err != nil || shown.Rejected > 0 || shown.State != "running" {
 			t.Errorf("%s: %+v, %v", q.name, shown, err)
 		}
@@ -155,5 +129,44 @@ func (q *queue) keepWriting(ctx context.Context) {
 		case <-ctx.Done():
 		case <-time.After(short(queueRestShort, queueRest)):
 		}
+	}
+}
+
+// create creates the queue's source.
+func (q *queue) create(t *testing.T, n *proctest.Member) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), q.name+".yaml")
+	if err := os.WriteFile(file, []byte("name: "+q.name+"\nbatch: {messages: 200}\n"+q.config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.MustCtl("source", "create", file)
+}
+
+// awaitCounted waits until the counts that one node reads are the sums of the messages, and another one shows that the
+// source has no lag. Then the counts must not have changed. Nobody may write to the queue.
+func (q *queue) awaitCounted(t *testing.T, reads, shows *proctest.Member) {
+	t.Helper()
+	var sums map[uint64]int64
+	succeeds(t, "the messages of "+q.name+" are known", func(ctx context.Context) (err error) {
+		sums, err = q.sums(ctx)
+		return err
+	})
+	ids := make([]string, queueRows)
+	for i := range ids {
+		ids[i] = strconv.FormatUint(q.first+uint64(i), 10)
+	}
+	correct := func(context.Context) error {
+		var wrong error
+		for i, row := range reads.Rows("posts", ids) {
+			if got, want := row.Counts["like"], sums[q.first+uint64(i)]; got != want {
+				wrong = errors.Join(wrong, fmt.Errorf("row %s is %d, want %d", row.ID, got, want))
+			}
+		}
+		return wrong
+	}
+	succeeds(t, q.name+" is counted", correct)
+	shows.MustCtl("source", "show", q.name, "--wait")
+	if err := correct(t.Context()); err != nil {
+		t.Errorf("%s is counted, and then: %v", q.name, err)
 	}
 }
