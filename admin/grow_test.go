@@ -100,6 +100,12 @@ func TestGrowthIsRefused(t *testing.T) {
 // openCluster opens a cluster of one node with the keyspace posts of some shards.
 func openCluster(t *testing.T, shards int) (*Cluster, *shard.Node) {
 	t.Helper()
+	return openShards(t, map[string]int{"posts": shards, "users": 1})
+}
+
+// openShards opens a cluster of one node whose built-in keyspaces have the given numbers of shards.
+func openShards(t *testing.T, shards map[string]int) (*Cluster, *shard.Node) {
+	t.Helper()
 	var n *shard.Node
 	a := New(Config{
 		Node:  func() (*shard.Node, error) { return n, nil },
@@ -109,7 +115,7 @@ func openCluster(t *testing.T, shards int) (*Cluster, *shard.Node) {
 	n, err = shard.Open(shard.Config{
 		Restoring: a.Restoring,
 		Dir:       t.TempDir(), NodeKey: "n1.a", NodeName: "n1", Bootstrap: true, ClusterID: strings.Repeat("5", 32), ClusterAddr: "127.0.0.1:0",
-		Shards: map[string]int{"posts": shards, "users": 1}, Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Shards: shards, Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
 	})
 	must.Do(t, err)

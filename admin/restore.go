@@ -2,9 +2,11 @@ package admin
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -70,6 +72,10 @@ type RestoreOptions struct {
 	// counts are omitted. Counts are written to the keyspace's columns of the same names. nil
 	// means that the snapshot has the keyspace's columns.
 	Columns []string
+	// Divisor, if not 0, restores by ids, from shards of a keyspace with any number of shards. The stream then has
+	// snapshots, each after its length in 8 bytes, little-endian. Their key of an id is id div Divisor: Divisor is the
+	// number of shards at the creation of their keyspace, or 1 by hash. The restore leaves out the rows of other shards.
+	Divisor int
 }
 
 // RestoreNode is the part of a node that a restore needs. *shard.Node implements it.
@@ -94,6 +100,10 @@ type RestoreNode interface {
 // be empty, unless Force deletes its rows first. RestoreShard waits for leaders until ctx ends.
 // Restore the board before the shards of unread numbers, because the board bounds their cursors.
 //
+// A restore by ids gives the shard the positions of sources that all its snapshots have. If they differ, a message may be
+// in the rows of one snapshot and not in those of another, so no position is right. Then the restore fails, and the
+// shard stays closed.
+//
 // The first write makes the shard forget all requests of clients, and the snapshot's requests are
 // not restored either. So the shard applies a repeat of any earlier request. This is necessary,
 // because the restored rows lack the requests since the backup, and do not show which requests
@@ -113,46 +123,91 @@ func RestoreShard(ctx context.Context, n RestoreNode, group uint32, stream io.Re
 	}
 	kind, _ := codec.KindOf(ks.Kind)
 	r := &restore{
-		node: n, ctx: ctx, keyspace: ks, group: group, shard: number, kind: kind, route: ks.Route(),
+		node: n, ctx: ctx, keyspace: ks, group: group, shard: number, kind: kind, route: ks.Route(), byIDs: o.Divisor > 0,
 		seq: uint64(time.Now().UnixNano()), slots: make(chan struct{}, restoreInFlightMax),
 	}
 	if r.places, err = placesOf(ks, o.Columns); err != nil {
 		return raftfsm.SnapshotFacts{}, err
 	}
-	of := r.route.Of(r.shard)
-	snapshot, err := kinds.All.OpenSnapshot(stream, r.kind, of)
-	if err == nil {
-		err = of.Check(snapshot.Route()) // the same keys may be other ids in a shard of a later route
-	}
+	snapshot, err := r.open(stream, o)
 	if err != nil {
 		return raftfsm.SnapshotFacts{}, fmt.Errorf("%w: %w", ErrBadSnapshot, err)
 	}
 	if err := r.empty(o.Force); err != nil {
 		return raftfsm.SnapshotFacts{}, err
 	}
-	facts, err := snapshot.Visit(raftfsm.SnapshotVisitor{
-		Members: r.member,
-		Rows:    r.rows,
-		Body:    r.body,
-		Positions: func(all []dedup.PositionRecord, digest uint64) error {
-			r.positions, r.positionsDigest = all, digest
-			return nil
-		},
-	})
-	if failed := errors.Join(r.flush(), ctx.Err()); failed != nil {
-		return facts, failed
-	}
-	if err != nil {
-		return facts, fmt.Errorf("%w: %w", ErrBadSnapshot, err)
+	var facts raftfsm.SnapshotFacts
+	for snapshot != nil {
+		some, err := r.visit(snapshot)
+		if failed := errors.Join(r.flush(), ctx.Err()); failed != nil {
+			return some, failed
+		}
+		some.Rows, some.Digest, some.Gone = some.Rows+facts.Rows, some.Digest-some.Gone+facts.Digest, 0
+		facts, snapshot = some, nil
+		if err == nil && r.byIDs {
+			snapshot, err = r.open(stream, o)
+		}
+		if err != nil {
+			return facts, fmt.Errorf("%w: %w", ErrBadSnapshot, err)
+		}
 	}
 	facts.Rows += r.changed.Rows
-	facts.Digest += r.changed.Digest - facts.Gone
-	facts.Gone = 0
+	facts.Digest += r.changed.Digest
 	facts.SetBack = r.changed.SetBack
 	if err := r.check(facts); err != nil {
 		return facts, err
 	}
 	return facts, r.openPositions()
+}
+
+// open reads the head of the next snapshot of the stream. It returns nil at the end of a stream of several snapshots.
+func (r *restore) open(stream io.Reader, o RestoreOptions) (*raftfsm.SnapshotReader, error) {
+	if !r.byIDs {
+		of := r.route.Of(r.shard)
+		snapshot, err := kinds.All.OpenSnapshot(stream, r.kind, of)
+		if err != nil {
+			return nil, err
+		}
+		r.from, r.divisor = of, r.route.Divisor
+		return snapshot, of.Check(snapshot.Route()) // the same keys may be other ids in a shard of a later route
+	}
+	var length [8]byte
+	switch _, err := io.ReadFull(stream, length[:]); {
+	case err == io.EOF && len(r.positions) > 0:
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("the length of a snapshot: %w", err)
+	}
+	n := binary.LittleEndian.Uint64(length[:])
+	if n > math.MaxInt64 {
+		return nil, fmt.Errorf("a snapshot of %d bytes", n)
+	}
+	snapshot, err := kinds.All.OpenAnySnapshot(io.LimitReader(stream, int64(n)), r.kind)
+	switch {
+	case err != nil:
+		return nil, err
+	case r.kind == codec.KindBoard:
+		return nil, errors.New("a board is not restored by ids, because it always has one shard")
+	case int(snapshot.Route().Modulus)%o.Divisor != 0:
+		return nil, fmt.Errorf("%s is not of a keyspace that was created with %d shards", snapshot.Route(), o.Divisor)
+	}
+	r.from, r.divisor = snapshot.Route(), uint64(o.Divisor)
+	return snapshot, nil
+}
+
+// visit writes the contents of a snapshot.
+func (r *restore) visit(snapshot *raftfsm.SnapshotReader) (raftfsm.SnapshotFacts, error) {
+	r.positions = append(r.positions, nil)
+	return snapshot.Visit(raftfsm.SnapshotVisitor{
+		Members: r.member,
+		Rows:    r.rows,
+		Body:    r.body,
+		Positions: func(all []dedup.PositionRecord, digest uint64) error {
+			r.positions[len(r.positions)-1] = all
+			r.positionsDigest += digest
+			return nil
+		},
+	})
 }
 
 // restore is a running restore of one shard. The goroutine of RestoreShard owns it, except ctx, mu and
@@ -166,14 +221,17 @@ type restore struct {
 	shard    int
 	kind     codec.Kind
 	route    raftfsm.Route
+	byIDs    bool // RestoreOptions.Divisor is set
 
+	from      codec.Route               // route of the snapshot that is being read
+	divisor   uint64                    // an id div divisor is its key in the snapshot
 	places    []int                     // for each column of the snapshot: its number in the keyspace, or leftOut
 	end       *[engine.ColumnsMax]int64 // upper bounds of the cursors, by column; nil before the first row of cursors
-	positions []dedup.PositionRecord    // positions in the snapshot
-	// positionsDigest is the contribution of positions to the snapshot's digest.
+	positions [][]dedup.PositionRecord  // positions in each snapshot
+	// positionsDigest is the contribution of positions to the digests of the snapshots.
 	positionsDigest uint64
 	closed          bool                  // closePositions was called
-	changed         raftfsm.SnapshotFacts // expected difference between the facts of the shard and the facts of the snapshot
+	changed         raftfsm.SnapshotFacts // expected difference between the facts of the shard and the sum of the facts of the snapshots
 
 	seq     uint64 // number of the last write
 	sent    int    // number of writes sent

@@ -51,7 +51,19 @@ func (r *restore) cursors(p *engine.Page) error {
 		r.end = &end
 	}
 	for i, key := range p.IDs {
-		r.setBack(key, p.Row(i))
+		row := p.Row(i)
+		_, at, here, err := r.place(key)
+		if err != nil {
+			return err
+		}
+		if !here {
+			r.changed.Digest -= unread.CursorsDigest(key, row)
+			r.changed.Rows--
+			clear(row)
+			continue
+		}
+		r.changed.Digest += unread.CursorsDigest(at, row) - unread.CursorsDigest(key, row)
+		r.setBack(at, row)
 	}
 	return r.page(unread.Cursors, p)
 }
@@ -90,10 +102,16 @@ func (r *restore) body(key uint64, body any) error {
 
 // feed adds one user's feed to the next writes.
 func (r *restore) feed(key uint64, of *feed.Feed) error {
-	id, err := r.idOf(key)
+	id, at, here, err := r.place(key)
 	if err != nil {
 		return err
 	}
+	r.changed.Digest -= of.Digest(key)
+	if !here {
+		r.changed.Rows--
+		return nil
+	}
+	r.changed.Digest += of.Digest(at)
 	ops, err := opsOf[feed.Ops](r)
 	if err != nil {
 		return err
@@ -115,10 +133,15 @@ func (r *restore) feed(key uint64, of *feed.Feed) error {
 
 // outbox adds one author's outbox to the next writes. In the snapshot, rows precede outboxes.
 func (r *restore) outbox(key uint64, box *counters.Outbox) error {
-	id, err := r.idOf(key)
+	id, at, here, err := r.place(key)
 	if err != nil {
 		return err
 	}
+	r.changed.Digest -= box.Digest(key)
+	if !here {
+		return nil
+	}
+	r.changed.Digest += box.Digest(at)
 	ops, err := opsOf[counters.OutboxOps](r)
 	if err != nil {
 		return err
@@ -134,22 +157,22 @@ func (r *restore) outbox(key uint64, box *counters.Outbox) error {
 func (r *restore) member(p members.Pair, at members.Stamp) error {
 	var was, is members.State
 	was.Add(p, at)
+	r.changed.Digest -= was.Digest
+	id, key, here, err := r.place(p.Row)
+	if err != nil || !here {
+		return err
+	}
 	column := p.Column
 	if int(column) >= len(r.places) {
 		return r.hasColumn(p.Row, int(column))
 	}
 	place := r.places[column]
-	if p.Column = uint8(place); place != leftOut {
-		is.Add(p, at)
-	}
-	r.changed.Digest += is.Digest - was.Digest
 	if place == leftOut {
 		return nil
 	}
-	id, err := r.idOf(p.Row)
-	if err != nil {
-		return err
-	}
+	p.Row, p.Column = key, uint8(place)
+	is.Add(p, at)
+	r.changed.Digest += is.Digest
 	return r.add(rows.Counts, engine.Copy(id, p.Column, p.Member, uint64(at)))
 }
 

@@ -39,7 +39,15 @@ func (r *restore) openPositions() error {
 	if err := r.node.CatchUp(ctx); err != nil {
 		return fmt.Errorf("cannot read which sources there are: %w", err)
 	}
-	return r.setPositions(dedup.RestoredPositions{All: PositionsAfter(r.node.Catalog(), r.positions)})
+	view := r.node.Catalog()
+	all := PositionsAfter(view, r.positions[0])
+	for _, others := range r.positions[1:] {
+		if !slices.Equal(PositionsAfter(view, others), all) {
+			return fmt.Errorf("%w: sources were at different positions in the shards of the backup: restore it into a keyspace "+
+				"with as many shards, created with as many, or delete the sources first, also from the backup", ErrBadSnapshot)
+		}
+	}
+	return r.setPositions(dedup.RestoredPositions{All: all})
 }
 
 // PositionsAfter returns the positions that a shard has after a restore, ascending. The parameter

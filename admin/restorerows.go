@@ -57,11 +57,20 @@ func (r *restore) rows(table raftfsm.Table, p *engine.Page) error {
 	if table == unread.Cursors {
 		return r.cursors(p)
 	}
-	if !movesColumns(r.places) {
+	if !r.byIDs && !movesColumns(r.places) {
 		return r.page(rows.Counts, p)
 	}
 	for i, key := range p.IDs {
 		row := p.Row(i)
+		id, at, here, err := r.place(key)
+		if err != nil {
+			return err
+		}
+		r.changed.Digest -= engine.RowDigest(key, row)
+		if !here {
+			r.changed.Rows--
+			continue
+		}
 		var moved [engine.ColumnsMax]int64
 		for column, count := range row {
 			switch {
@@ -72,17 +81,13 @@ func (r *restore) rows(table raftfsm.Table, p *engine.Page) error {
 				moved[r.places[column]] = count
 			}
 		}
-		r.changed.Digest += engine.RowDigest(key, moved[:]) - engine.RowDigest(key, row)
+		r.changed.Digest += engine.RowDigest(at, moved[:])
 		cells := r.cellsOf(moved[:])
 		if len(cells) == 0 {
 			r.changed.Rows--
 			continue
 		}
-		id, err := r.idOf(key)
-		if err == nil {
-			err = r.add(rows.Counts, engine.Op{ID: id, Kind: engine.OpSet, Cells: cells})
-		}
-		if err != nil {
+		if err := r.add(rows.Counts, engine.Op{ID: id, Kind: engine.OpSet, Cells: cells}); err != nil {
 			return err
 		}
 	}
@@ -102,7 +107,7 @@ func (r *restore) cellsOf(row []int64) []engine.Cell {
 
 // hasColumn returns the error for a row with an unknown column.
 func (r *restore) hasColumn(key uint64, column int) error {
-	return fmt.Errorf("row %d has column %d, the snapshot is said to have %d columns for keyspace %s", r.route.IDOf(r.shard, key), column, len(r.places), r.keyspace.Name)
+	return fmt.Errorf("row %d has column %d, the snapshot is said to have %d columns for keyspace %s", r.idOf(key), column, len(r.places), r.keyspace.Name)
 }
 
 // page adds rows to the next writes, with the column numbers of the snapshot. It does not keep the
@@ -113,10 +118,6 @@ func (r *restore) page(table raftfsm.Table, p *engine.Page) error {
 		columns = len(r.places)
 	}
 	for i, key := range p.IDs {
-		id, err := r.idOf(key)
-		if err != nil {
-			return err
-		}
 		row := p.Row(i)
 		for column := columns; column < len(row); column++ {
 			if row[column] != 0 {
@@ -125,7 +126,11 @@ func (r *restore) page(table raftfsm.Table, p *engine.Page) error {
 		}
 		cells := r.cellsOf(row)
 		if len(cells) == 0 {
-			continue // all cursors of the row were omitted
+			continue // all cursors of the row were omitted, or the row is of another shard
+		}
+		id, _, _, err := r.place(key)
+		if err != nil {
+			return err
 		}
 		if err := r.add(table, engine.Op{ID: id, Kind: engine.OpSet, Cells: cells}); err != nil {
 			return err
@@ -134,11 +139,17 @@ func (r *restore) page(table raftfsm.Table, p *engine.Page) error {
 	return nil
 }
 
-// idOf returns the id of a key of this shard.
-func (r *restore) idOf(key uint64) (uint64, error) {
-	id := r.route.IDOf(r.shard, key)
-	if number, back := r.route.KeyOf(id); number != r.shard || back != key {
-		return 0, fmt.Errorf("%w: row %d is of another number of shards", ErrBadSnapshot, key)
+// place returns the id of a key of the snapshot, and its key in this shard. If the id belongs to another shard, here is
+// false in a restore by ids, and otherwise place returns an error.
+func (r *restore) place(key uint64) (id, at uint64, here bool, err error) {
+	id = r.idOf(key)
+	number, at := r.route.KeyOf(id)
+	here = number == r.shard
+	if id/r.divisor != key || !r.byIDs && (!here || at != key) {
+		return 0, 0, false, fmt.Errorf("%w: row %d is of another number of shards", ErrBadSnapshot, key)
 	}
-	return id, nil
+	return id, at, here, nil
 }
+
+// idOf returns the id of a key of the snapshot.
+func (r *restore) idOf(key uint64) uint64 { return key*r.divisor + uint64(r.from.Residue)%r.divisor }

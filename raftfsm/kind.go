@@ -155,13 +155,22 @@ func (k Kinds) CheckSection(number codec.Kind, route codec.Route, section []byte
 // OpenSnapshot reads the head of a snapshot. It refuses a snapshot of another kind, and a snapshot
 // whose route a shard of the given route can never have.
 func (k Kinds) OpenSnapshot(r io.Reader, number codec.Kind, route codec.Route) (*SnapshotReader, error) {
+	return k.openSnapshot(r, number, func(s *codec.StreamReader) (codec.Head, error) { return s.Head(number, route) })
+}
+
+// OpenAnySnapshot is OpenSnapshot for a snapshot of any route.
+func (k Kinds) OpenAnySnapshot(r io.Reader, number codec.Kind) (*SnapshotReader, error) {
+	return k.openSnapshot(r, number, func(s *codec.StreamReader) (codec.Head, error) { return s.AnyHead(number) })
+}
+
+func (k Kinds) openSnapshot(r io.Reader, number codec.Kind, head func(*codec.StreamReader) (codec.Head, error)) (*SnapshotReader, error) {
 	kind, known := k.of(number)
 	if !known {
 		return nil, fmt.Errorf("%w: a shard of %s", codec.ErrSnapshot, number)
 	}
 	s := codec.NewStreamReader(r)
-	head, err := s.Head(number, route)
-	return &SnapshotReader{stream: s, kind: kind, head: head}, err
+	h, err := head(s)
+	return &SnapshotReader{stream: s, kind: kind, head: h}, err
 }
 
 // VisitSnapshot calls OpenSnapshot and then Visit.

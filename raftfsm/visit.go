@@ -8,6 +8,7 @@ import (
 // SnapshotFacts are facts about a snapshot of a shard.
 type SnapshotFacts struct {
 	Index  uint64 // index of the last entry that the snapshot includes
+	Route  codec.Route
 	Rows   uint64
 	Digest uint64 // digest of the contents; a shard with equal contents has the same digest
 	// SetBack is the number of values that a restore has lowered to a bound. Only a restore sets
@@ -35,7 +36,7 @@ func (s *SnapshotReader) Route() codec.Route { return s.head.Route }
 // shard with the same contents can verify the digest. It returns the visitor's error unchanged. Any
 // other error means that Visit refuses the stream.
 func (s *SnapshotReader) Visit(v SnapshotVisitor) (SnapshotFacts, error) {
-	facts := SnapshotFacts{Index: s.head.Index}
+	facts := SnapshotFacts{Index: s.head.Index, Route: s.head.Route}
 	walk := s.kind.Walk(&v, &facts)
 	take := func(kind byte, p []byte) error {
 		switch {

@@ -89,10 +89,16 @@ func (s *StreamReader) Next() (kind byte, payload []byte, err error) {
 // Head reads the head of a snapshot of the kind state. If a shard of the given route can never have
 // the route of the snapshot, it returns an ErrRoute.
 func (s *StreamReader) Head(state Kind, route Route) (Head, error) {
-	h, _, err := s.head(state)
+	h, err := s.AnyHead(state)
 	if err == nil && !route.GrowsTo(h.Route) {
 		err = fmt.Errorf("%w: %w", ErrSnapshot, route.Check(h.Route))
 	}
+	return h, err
+}
+
+// AnyHead is Head for a snapshot of any route.
+func (s *StreamReader) AnyHead(state Kind) (Head, error) {
+	h, _, err := s.head(state)
 	return h.Head, err
 }
 

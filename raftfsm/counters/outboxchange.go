@@ -189,6 +189,9 @@ func (c *outboxChange) remove(id, key uint64, body []byte) outboxOutcome {
 	return outboxChanged
 }
 
+// Digest returns what the outbox adds to the digest of a shard in which its author has the given key.
+func (o *Outbox) Digest(key uint64) uint64 { return outboxDigest(key, o) }
+
 // outboxDigest returns what the outbox of key adds to the shard's digest. It is a sum over the ids,
 // so a change hashes only the changed ids.
 func outboxDigest(key uint64, o *Outbox) uint64 {

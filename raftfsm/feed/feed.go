@@ -254,6 +254,11 @@ func (f *contents) replace(key uint64) {
 	f.bodies.Set(key, f.body)
 }
 
+// Digest returns what the feed adds to the digest of a shard in which its user has the given key.
+func (f *Feed) Digest(key uint64) uint64 {
+	return followeesDigest(key, f.Followees) + groupsDigest(key, f.Groups)
+}
+
 // followeesDigest returns a user's part of the digest. For each followee, it adds h times the
 // posts, where h is a hash of the user and the followee. It also adds h with its halves exchanged,
 // so that a followee without posts changes the sum.

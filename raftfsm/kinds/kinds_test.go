@@ -87,7 +87,7 @@ func TestGoldenBytesOfKinds(t *testing.T) {
 				t.Errorf("restored %+v, %v; was %+v", again.State(), err, m.State())
 			}
 			facts, err := All.VisitSnapshot(bytes.NewReader(snapshot), kind, codec.Whole, raftfsm.SnapshotVisitor{})
-			if s := m.State(); err != nil || facts != (raftfsm.SnapshotFacts{Index: s.Index, Rows: s.Rows, Digest: s.Digest}) {
+			if s := m.State(); err != nil || facts != (raftfsm.SnapshotFacts{Index: s.Index, Route: codec.Whole, Rows: s.Rows, Digest: s.Digest}) {
 				t.Errorf("visited %+v, %v; state %+v", facts, err, s)
 			}
 		})
