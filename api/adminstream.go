@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -44,6 +43,7 @@ func snapshotGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	h.SetContentType(contentTypeStream)
 	h.Set(headerIndex, strconv.FormatUint(snapshot.Index, 10))
 	h.Set(headerRows, strconv.FormatUint(snapshot.Rows, 10))
+	h.Set(headerModulus, strconv.FormatUint(uint64(snapshot.Route.Modulus), 10))
 	h.Set(headerDigest, fmt.Sprintf("%016x", snapshot.Digest))
 	out := &outgoing{ReadCloser: snapshot, conn: ctx.Conn(), timeout: s.cfg.WriteTimeout, caller: r.identity}
 	ctx.SetBodyStream(out, int(snapshot.Bytes))
@@ -84,10 +84,9 @@ func restoreGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	defer cancel()
 	in := &incoming{Reader: body, conn: ctx.Conn(), timeout: s.cfg.ReadTimeout, permission: &r.identity, idle: time.AfterFunc(restoreIdleMax, cancel)}
 	defer in.idle.Stop()
-	query := ctx.QueryArgs()
-	o := admin.RestoreOptions{Force: query.GetBool(parameterForce)}
-	if query.Has(parameterColumns) {
-		o.Columns = strings.Split(string(query.Peek(parameterColumns)), ",")
+	o, err := operate.RestoreOptions(ctx.QueryArgs().All())
+	if err != nil {
+		return err
 	}
 	facts, err := s.cfg.Admin.RestoreShard(until, group, in, o)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 // fakeSnapshot is the snapshot that a fakeNode returns and accepts.
 const fakeSnapshot = "a snapshot"
 
-var fakeFacts = raftfsm.SnapshotFacts{Index: 40, Rows: 3, Digest: 0x00c0ffee00c0ffee}
+var fakeFacts = raftfsm.SnapshotFacts{Index: 40, Route: raftfsm.NewRoute(1, 1, false).Of(0), Rows: 3, Digest: 0x00c0ffee00c0ffee}
 
 // trouble locks the fake and calls troubleLocked.
 func (n *fakeNode) trouble() error {

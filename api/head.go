@@ -197,7 +197,7 @@ func (r *request) checkBody(ctx *fasthttp.RequestCtx) error {
 	return nil
 }
 
-// readStreamHead reads the headers of a stream, and the query parameters force and columns. It
+// readStreamHead checks the headers and the query of a stream. It
 // requires the content type of a stream, so that a page of another site cannot make a browser send
 // a stream.
 func (r *request) readStreamHead(ctx *fasthttp.RequestCtx) error {
@@ -205,27 +205,18 @@ func (r *request) readStreamHead(ctx *fasthttp.RequestCtx) error {
 	if !strings.EqualFold(strings.TrimSpace(typ), contentTypeStream) {
 		return invalid(fasthttp.HeaderContentType, "only "+contentTypeStream+" is understood")
 	}
-	for name, value := range ctx.QueryArgs().All() {
-		switch {
-		case string(name) == parameterColumns: // the backend checks the names
-		case string(name) != parameterForce:
-			return invalid(operate.Shown(name), "no such parameter of the query")
-		case string(value) != "true" && string(value) != "false":
-			return invalid(parameterForce, strictjson.NotBool)
-		}
-	}
-	return nil
+	_, err := operate.RestoreOptions(ctx.QueryArgs().All())
+	return err
 }
 
-// The headers of a snapshot, its content type, and the parameters of a restore.
+// The headers of a snapshot, and its content type.
 const (
-	headerIndex  = "Countd-Index"
-	headerRows   = "Countd-Rows"
-	headerDigest = "Countd-Digest"
+	headerIndex   = "Countd-Index"
+	headerRows    = "Countd-Rows"
+	headerDigest  = "Countd-Digest"
+	headerModulus = "Countd-Modulus"
 
 	contentTypeStream = "application/octet-stream"
-	parameterForce    = "force"
-	parameterColumns  = "columns"
 )
 
 // readParameter parses a query parameter that only some calls accept. s has a bit for each of r.query.

@@ -3,14 +3,18 @@ package operate
 import (
 	"context"
 	"fmt"
+	"iter"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/client"
 	clientadmin "github.com/countd/countd/client/admin"
+	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/tiering"
 )
 
@@ -142,6 +146,27 @@ func StopCold(until context.Context, c *Call, _ *Nothing) (*clientadmin.ColdOrde
 
 // group reads {group} of the path.
 func (c *Call) group() (uint32, error) { return Group(c.Name) }
+
+// RestoreOptions parses the query of a restore. The restore checks the names of the columns.
+func RestoreOptions(query iter.Seq2[[]byte, []byte]) (o admin.RestoreOptions, err error) {
+	for name, value := range query {
+		switch text := string(value); string(name) {
+		case "force":
+			if o.Force = text == "true"; !o.Force && text != "false" {
+				return o, invalid("force", strictjson.NotBool)
+			}
+		case "columns":
+			o.Columns = strings.Split(text, ",")
+		case "divisor":
+			if o.Divisor, err = strconv.Atoi(text); err != nil || o.Divisor < 1 || o.Divisor > shard.ShardsMax {
+				return o, invalid("divisor", fmt.Sprintf("not an integer from 1 to %d", shard.ShardsMax))
+			}
+		default:
+			return o, invalid(Shown(name), "no such parameter of the query")
+		}
+	}
+	return o, nil
+}
 
 // Group parses the number of a group.
 func Group(name string) (uint32, error) {

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +23,9 @@ type Snapshot struct {
 	Index         uint64 // log index of the snapshot
 	Rows          uint64
 	Digest        string // digest of the rows, 16 hex digits
+	// Modulus is the number of shards by which the snapshot's ids were chosen. If the keyspace grows, another shard may
+	// have another one.
+	Modulus int
 }
 
 // SavedSource is a source in a backup. The snapshots of the shards store the source's positions
@@ -74,6 +78,9 @@ func (c Client) Snapshot(ctx context.Context, group uint32) (*Snapshot, error) {
 	if err == nil {
 		s.Rows, err = strconv.ParseUint(resp.Header.Get("Countd-Rows"), 10, 64)
 	}
+	if err == nil && resp.Header.Get("Countd-Modulus") != "" { // an older program sends none
+		s.Modulus, err = strconv.Atoi(resp.Header.Get("Countd-Modulus"))
+	}
 	if err != nil || s.Bytes < 0 || len(s.Digest) != 16 {
 		resp.Body.Close()
 		return nil, fmt.Errorf("cannot read the head of the snapshot of group %d: %w", group, errors.Join(err, errNoHead))
@@ -93,7 +100,29 @@ var errNoHead = errors.New("its index, rows, digest or length is not told")
 // the column of the same name. The digest of the answer is then the shard's digest, not the
 // snapshot's.
 func (c Client) Restore(ctx context.Context, group uint32, snapshot io.Reader, bytes int64, force bool, columns []string) (Restored, error) {
-	query := "?force=" + strconv.FormatBool(force)
+	return c.restore(ctx, group, snapshot, bytes, "?force="+strconv.FormatBool(force), columns)
+}
+
+// SnapshotFile is the content of a Snapshot.
+type SnapshotFile struct {
+	io.Reader
+	Bytes int64
+}
+
+// RestoreByIDs is Restore for the ids of a shard, from snapshots of a keyspace with any number of shards. It needs all
+// snapshots that may have ids of the shard. created is the number of shards at the creation of that keyspace, or 1 if its
+// sharding is by hash. The digest of the answer is the shard's.
+func (c Client) RestoreByIDs(ctx context.Context, group uint32, snapshots []SnapshotFile, created int, force bool, columns []string) (Restored, error) {
+	const lengthBytes = 8
+	bytes, parts := int64(0), []io.Reader{}
+	for _, s := range snapshots {
+		length := binary.LittleEndian.AppendUint64(nil, uint64(s.Bytes))
+		bytes, parts = bytes+lengthBytes+s.Bytes, append(parts, strings.NewReader(string(length)), s)
+	}
+	return c.restore(ctx, group, io.MultiReader(parts...), bytes, fmt.Sprintf("?force=%t&divisor=%d", force, created), columns)
+}
+
+func (c Client) restore(ctx context.Context, group uint32, snapshot io.Reader, bytes int64, query string, columns []string) (Restored, error) {
 	if columns != nil {
 		query += "&columns=" + url.QueryEscape(strings.Join(columns, ","))
 	}

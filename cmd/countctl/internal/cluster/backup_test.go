@@ -317,43 +317,90 @@ func TestGroupsOfABackupAreNew(t *testing.T) {
 	}
 }
 
-// The keys in a backup depend on the number of shards at the creation. A restore refuses a keyspace of another
-// history before it changes anything.
+// A backup of a keyspace that has grown is restored into a keyspace with any number of shards, any history and any
+// sharding, and so is one of a keyspace by hash. Each row is there once.
 func TestRestoreOfAGrownKeyspace(t *testing.T) {
-	from, to := nodetest.New(t), nodetest.New(t)
-	ids := []string{"3", "4", "5", "6", "1000000007"}
-	grown := func(server *nodetest.Server) {
-		against(t, server.URL).OK("keyspace", "create", "songs", "--columns", "plays", "--shards", "1")
-		against(t, server.URL).OK("keyspace", "grow", "songs", "--yes")
+	from := nodetest.New(t)
+	make := func(server *nodetest.Server, name string, args ...string) {
+		against(t, server.URL).OK(append([]string{"keyspace", "create", name, "--columns", "plays"}, args...)...)
 	}
-	plays := func(server *nodetest.Server) (all string) {
-		for _, id := range ids {
-			all += against(t, server.URL).OK("get", id, "--keyspace", "songs", "-o", "json")
-		}
-		return all
+	grow := func(server *nodetest.Server, name string) {
+		against(t, server.URL).OK("keyspace", "grow", name, "--yes")
 	}
-	grown(from)
-	for i, id := range ids {
-		against(t, from.URL).OK("incr", id, fmt.Sprintf("plays=%d", i+1), "--keyspace", "songs")
+	rows := func(server *nodetest.Server, name string) string {
+		return against(t, server.URL).OK("export", "-", "--keyspace", name)
+	}
+	make(from, "songs", "--shards", "1")
+	grow(from, "songs")
+	make(from, "words", "--shards", "2", "--sharding", "hash")
+	grow(from, "words")
+	csv := filepath.Join(t.TempDir(), "rows.csv")
+	text := "id,plays\n"
+	for i := range 400 {
+		text += fmt.Sprintf("%d,%d\n", uint64(i*i)<<(i%40), i+1)
+	}
+	mustDo(t, os.WriteFile(csv, []byte(text), 0o600))
+	for _, name := range []string{"songs", "words"} {
+		against(t, from.URL).OK("import", csv, "--keyspace", name)
 	}
 	dir := filepath.Join(t.TempDir(), "backup")
 	against(t, from.URL).OK("backup", dir)
-
-	ctl := against(t, to.URL)
-	refused := func(what string) {
-		t.Helper()
-		if got := ctl.Run("restore", dir, "--force", "--yes"); got.Code != cli.ExitFail || !strings.Contains(got.Err, "create it with 1 shards, and multiply them by 3") {
-			t.Errorf("%s: exit %d, %s", what, got.Code, got.Err)
-		}
+	for what, prepare := range map[string]func(to *nodetest.Server, name string){
+		"without the keyspace":        func(*nodetest.Server, string) {},
+		"3 shards from the beginning": func(to *nodetest.Server, name string) { make(to, name, "--shards", "3") },
+		"the same history":            func(to *nodetest.Server, name string) { make(to, name, "--shards", "1"); grow(to, name) },
+		"2 shards":                    func(to *nodetest.Server, name string) { make(to, name, "--shards", "2") },
+		"12 shards that were 4":       func(to *nodetest.Server, name string) { make(to, name, "--shards", "4"); grow(to, name) },
+		"6 shards by hash that were 2": func(to *nodetest.Server, name string) {
+			make(to, name, "--shards", "2", "--sharding", "hash")
+			grow(to, name)
+		},
+		"5 shards by hash": func(to *nodetest.Server, name string) { make(to, name, "--shards", "5", "--sharding", "hash") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			to := nodetest.New(t)
+			for _, name := range []string{"songs", "words"} {
+				prepare(to, name)
+			}
+			for range 2 { // the second one replaces the rows
+				against(t, to.URL).OK("restore", dir, "--force", "--yes")
+				for _, name := range []string{"songs", "words"} {
+					if got, want := rows(to, name), rows(from, name); got != want {
+						t.Errorf("restored %s:\n%s\nwant\n%s", name, got, want)
+					}
+				}
+			}
+		})
 	}
-	refused("without the keyspace")
-	ctl.OK("keyspace", "create", "songs", "--columns", "plays", "--shards", "3")
-	refused("with 3 shards from the beginning")
-	ctl.OK("keyspace", "drop", "songs", "--yes")
-	grown(to)
-	ctl.OK("restore", dir, "--force", "--yes")
-	if got, want := plays(to), plays(from); got != want {
-		t.Errorf("restored\n%s\nwant\n%s", got, want)
+}
+
+// A restore by ids sends each shard only the files that may have its ids.
+func TestFilesOfARestoreByIDs(t *testing.T) {
+	k := manifestKeyspace{Shards: 6}
+	for shard := range 6 {
+		k.Groups = append(k.Groups, manifestGroup{Shard: shard})
+	}
+	for _, c := range []struct {
+		there client.Keyspace
+		shard int
+		want  []int
+	}{
+		{client.Keyspace{Shards: 6}, 4, []int{4}},
+		{client.Keyspace{Shards: 12}, 10, []int{4}},
+		{client.Keyspace{Shards: 4}, 3, []int{1, 3, 5}},
+		{client.Keyspace{Shards: 3}, 2, []int{2, 5}},
+		{client.Keyspace{Shards: 7}, 2, []int{0, 1, 2, 3, 4, 5}},
+		{client.Keyspace{Shards: 6, Sharding: "hash"}, 4, []int{0, 1, 2, 3, 4, 5}},
+	} {
+		var got []int
+		for _, g := range k.Groups {
+			if k.shares(g, c.there, c.shard) {
+				got = append(got, g.Shard)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("shard %d of %d: %v, want %v", c.shard, c.there.Shards, got, c.want)
+		}
 	}
 }
 
@@ -491,7 +538,7 @@ func TestRestoreOfOtherShapes(t *testing.T) {
 	shards := t.TempDir()
 	mustDo(t, os.CopyFS(shards, os.DirFS(dir)))
 	mustDo(t, program.WriteJSON(filepath.Join(shards, manifestFile), m, (*program.AtomicFile).Commit))
-	if got := against(t, nodetest.New(t).URL).Run("restore", shards); got.Code != cli.ExitFail || !strings.Contains(got.Err, "--shards posts=3") {
+	if got := against(t, nodetest.New(t).URL).Run("restore", shards); got.Code != cli.ExitFail || !strings.Contains(got.Err, "is not of a keyspace that was created with 3 shards") {
 		t.Errorf("other shards: exit %d, %s", got.Code, got.Err)
 	}
 }
@@ -509,8 +556,7 @@ func TestRefusedRestoreMakesNoKeyspace(t *testing.T) {
 		prepare []string
 		reason  string
 	}{
-		"rows":         {[]string{"incr", "1", "like=1"}, "--force deletes them"},
-		"other shards": {[]string{"keyspace", "create", "zines", "--columns", "like", "--shards", "3"}, "--shards zines=4"},
+		"rows": {[]string{"incr", "1", "like=1"}, "--force deletes them"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := against(t, nodetest.New(t).URL)
@@ -708,7 +754,7 @@ func TestKeyspaceSharding(t *testing.T) {
 	other.OK("restore", dir)
 	plain := against(t, nodetest.New(t).URL)
 	plain.OK("keyspace", "create", "x", "--columns", "a", "--shards", "2")
-	if got := plain.Run("restore", dir); got.Code != cli.ExitFail || !strings.Contains(got.Err, "has sharding modulo, the backup hash") {
+	if got := plain.Run("restore", dir); got.Code != cli.ExitOK || !strings.Contains(got.Err, "keyspace x is restored by ids: it has 2 shards, and the backup 2 shards by hash") {
 		t.Errorf("exit %d, %s", got.Code, got.Err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/client/column"
 )
@@ -58,6 +59,31 @@ type manifestKeyspace struct {
 	// snapshots depend on it.
 	CreatedShards int             `json:"created_shards,omitempty"`
 	Groups        []manifestGroup `json:"groups"` // one for each shard, in the order of shards
+}
+
+// divisor returns the number of ids of the whole keyspace that have the same key in the snapshots.
+func (k *manifestKeyspace) divisor() int {
+	if k.Sharding != "" {
+		return 1
+	}
+	return cmp.Or(k.CreatedShards, k.Shards)
+}
+
+// sameShards reports whether each shard of the keyspace there has the ids and keys of a snapshot.
+func (k *manifestKeyspace) sameShards(there client.Keyspace) bool {
+	if there.Shards != k.Shards || there.Sharding != k.Sharding {
+		return false
+	}
+	return k.Sharding != "" || cmp.Or(there.CreatedShards, there.Shards) == k.divisor()
+}
+
+// shares reports whether an id may be both in a snapshot and in a shard of the keyspace there.
+func (k *manifestKeyspace) shares(g manifestGroup, there client.Keyspace, shard int) bool {
+	a, b := there.Shards, k.Shards
+	for b > 0 {
+		a, b = b, a%b
+	}
+	return there.Sharding != k.Sharding || shard%a == g.Shard%a // a is the greatest common divisor
 }
 
 // manifestGroup describes the snapshot of one shard, which is a file in the manifest's directory.

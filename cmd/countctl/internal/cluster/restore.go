@@ -1,13 +1,12 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,8 +33,8 @@ func restoreCommand(c *cli.CLI) *cobra.Command {
 		Long: `Set all rows to those of a backup, in a cluster whose keyspaces are empty.
 
 All files are verified before anything changes. Missing keyspaces are created; existing
-ones must have as many shards, and get the columns and floors of the backup. Keep others
-from writing until it is done. At the end all replicas are compared. With --force,
+ones get the columns and floors of the backup, and may have other numbers of shards. Keep
+others from writing until it is done. At the end all replicas are compared. With --force,
 existing rows are deleted first; use that also to complete a restore that was interrupted.
 
 In another cluster than that of the backup it creates the sources of the backup, paused; each shard
@@ -64,7 +63,7 @@ type restore struct {
 	force   bool
 	server  *client.Client
 	backup  *manifest
-	there   []client.Keyspace // keyspaces that the cluster had before the restore
+	there   []client.Keyspace // keyspaces of the cluster
 	numbers map[string]uint32 // numbers of the cluster's groups, by group name
 	// moved has an entry for each keyspace whose column numbers in the snapshots are not those in
 	// the cluster. The key is the name of the keyspace. The value lists the columns like
@@ -147,10 +146,8 @@ func (r *restore) all(ctx context.Context, out *restoreOutput) error {
 	}
 	inBackupOrder(r.backup.Keyspaces, func(k manifestKeyspace) string { return k.Kind })
 	for _, k := range slices.Backward(r.backup.Keyspaces) {
-		for _, g := range k.Groups {
-			if err := r.shard(ctx, fmt.Sprintf("%s/%d", k.Name, g.Shard), g); err != nil {
-				return fmt.Errorf("cannot restore %s/%d; repeat it all with --force: %w", k.Name, g.Shard, err)
-			}
+		if err := r.shards(ctx, k); err != nil {
+			return fmt.Errorf("%w; repeat it all with --force", err)
 		}
 	}
 	r.Say("compare all replicas")
@@ -173,14 +170,11 @@ func (r *restore) refuse(ctx context.Context) error {
 		if !found && k.Kind != kindCounters {
 			return fmt.Errorf("the cluster has no keyspace %s of kind %s yet; see countctl upgrade status", k.Name, k.Kind)
 		}
-		if !found { // as makeKeyspaces makes it
-			there = client.Keyspace{Kind: k.Kind, Shards: k.Shards, Sharding: k.Sharding}
+		if found && there.Kind != k.Kind {
+			return fmt.Errorf("keyspace %s is of kind %s, the backup's of %s", k.Name, there.Kind, k.Kind)
 		}
 		if there.Growing != nil {
 			return fmt.Errorf("keyspace %s grows from %d to %d shards: restore after the growth, or withdraw it", k.Name, there.Shards, there.Growing.To)
-		}
-		if err := fits(there, k); err != nil {
-			return err
 		}
 	}
 	if err := r.refuseSources(ctx); err != nil || r.force {
@@ -210,7 +204,7 @@ func (r *restore) refuseSources(ctx context.Context) error {
 	return nil
 }
 
-// keyspace returns the keyspace with a name if it existed before the restore.
+// keyspace returns the keyspace with a name, if it exists.
 func (r *restore) keyspace(name string) (client.Keyspace, bool) {
 	i := slices.IndexFunc(r.there, func(k client.Keyspace) bool { return k.Name == name })
 	if i < 0 {
@@ -220,7 +214,7 @@ func (r *restore) keyspace(name string) (client.Keyspace, bool) {
 }
 
 // makeKeyspaces creates the keyspaces and columns of the backup in the cluster. Then it
-// sets moved and numbers.
+// sets there, moved and numbers.
 func (r *restore) makeKeyspaces(ctx context.Context) error {
 	for _, k := range r.backup.Keyspaces {
 		there, found := r.keyspace(k.Name)
@@ -236,14 +230,13 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 			}
 		}
 	}
-	now, err := cli.KeyspacesNow(ctx, r.server)
-	if err != nil {
+	var err error
+	if r.there, err = cli.KeyspacesNow(ctx, r.server); err != nil {
 		return err
 	}
 	r.moved = map[string][]string{}
 	for _, k := range r.backup.Keyspaces {
-		i := slices.IndexFunc(now, func(there client.Keyspace) bool { return there.Name == k.Name })
-		if i >= 0 && !k.sameNumbers(now[i].Numbered()) {
+		if there, found := r.keyspace(k.Name); found && !k.sameNumbers(there.Numbered()) {
 			r.moved[k.Name] = k.inFiles()
 		}
 	}
@@ -298,28 +291,6 @@ func columnsToChange(there client.Keyspace, k manifestKeyspace) []string {
 // keyspaces of other kinds itself.
 const kindCounters = "counters"
 
-// fits returns an error if the keyspace has another number of shards, sharding or kind than in the
-// backup.
-func fits(there client.Keyspace, k manifestKeyspace) error {
-	if created := cmp.Or(k.CreatedShards, k.Shards); k.Sharding == "" && (k.CreatedShards != 0 || there.CreatedShards != 0) &&
-		(there.Shards != k.Shards || cmp.Or(there.CreatedShards, there.Shards) != created) {
-		return fmt.Errorf("keyspace %s of the backup was created with %d shards and has %d; restore it into one of the same history: "+
-			"create it with %d shards, and multiply them by %d (countctl keyspace grow)", k.Name, created, k.Shards, created, k.Shards/created)
-	}
-	if there.Shards != k.Shards {
-		return fmt.Errorf("keyspace %s has %d shards, the backup %d; start the new cluster with --shards %s=%d",
-			k.Name, there.Shards, k.Shards, k.Name, k.Shards)
-	}
-	if there.Sharding != k.Sharding {
-		return fmt.Errorf("keyspace %s has sharding %s, the backup %s; restore it into a cluster without that keyspace",
-			k.Name, cmp.Or(there.Sharding, "modulo"), cmp.Or(k.Sharding, "modulo"))
-	}
-	if there.Kind != k.Kind {
-		return fmt.Errorf("keyspace %s is of kind %s, the backup's of %s", k.Name, there.Kind, k.Kind)
-	}
-	return nil
-}
-
 // mustBeEmpty returns an error if any shard of the keyspaces to restore has rows. Without this
 // check, the server would refuse that shard only after the restore had changed other shards.
 func (r *restore) mustBeEmpty(ctx context.Context) error {
@@ -336,30 +307,110 @@ func (r *restore) mustBeEmpty(ctx context.Context) error {
 	return nil
 }
 
-func (r *restore) shard(ctx context.Context, name string, g manifestGroup) error {
+// shards restores a keyspace.
+func (r *restore) shards(ctx context.Context, k manifestKeyspace) error {
+	there, found := r.keyspace(k.Name)
+	if !found {
+		return fmt.Errorf("keyspace %s was dropped meanwhile", k.Name)
+	}
+	if !k.sameShards(there) {
+		return r.byIDs(ctx, k, there)
+	}
+	for _, g := range k.Groups {
+		if err := r.shard(ctx, k.Name, g); err != nil {
+			return fmt.Errorf("cannot restore %s/%d: %w", k.Name, g.Shard, err)
+		}
+	}
+	return nil
+}
+
+func (r *restore) shard(ctx context.Context, keyspace string, g manifestGroup) error {
+	name := fmt.Sprintf("%s/%d", keyspace, g.Shard)
 	number, there := r.numbers[name]
 	if !there {
-		return fmt.Errorf("the cluster has no group for it yet")
+		return errNoGroup
 	}
 	f, err := os.Open(filepath.Join(r.dir, g.File))
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	keyspace, _, _ := strings.Cut(name, "/")
 	moved := r.moved[keyspace]
 	done, err := admin.New(r.server).Restore(ctx, number, f, g.Bytes, r.force, moved)
 	if err != nil {
 		return err
 	}
-	if done.CursorsSetBack > 0 { // the server has changed some cursors on purpose, so do not compare the digest; the server has checked the rows
-		r.Say("%s: %s, digest %s; %s beyond the board of the backup set back to its end", name,
-			cli.Counted(done.Rows, "row"), done.Digest, cli.WereCounted(done.CursorsSetBack, "cursor"))
-		return nil
-	}
-	if moved == nil && (done.Rows != g.Rows || done.Digest != g.Digest) {
+	r.restored(name, done)
+	// If the server has changed cursors on purpose, do not compare the digest; the server has checked the rows.
+	if moved == nil && done.CursorsSetBack == 0 && (done.Rows != g.Rows || done.Digest != g.Digest) {
 		return fmt.Errorf("%d rows of digest %s, want %d of %s", done.Rows, done.Digest, g.Rows, g.Digest)
 	}
-	r.Say("%s: %s, digest %s", name, cli.Counted(done.Rows, "row"), done.Digest)
 	return nil
+}
+
+var errNoGroup = errors.New("the cluster has no group for it yet")
+
+func (r *restore) restored(name string, done admin.Restored) {
+	setBack := ""
+	if done.CursorsSetBack > 0 {
+		setBack = fmt.Sprintf("; %s beyond the board of the backup set back to its end", cli.WereCounted(done.CursorsSetBack, "cursor"))
+	}
+	r.Say("%s: %s, digest %s%s", name, cli.Counted(done.Rows, "row"), done.Digest, setBack)
+}
+
+// byIDs restores a keyspace whose ids are in other shards than in the backup. It sends each shard all files that may have
+// ids of the shard.
+func (r *restore) byIDs(ctx context.Context, k manifestKeyspace, there client.Keyspace) error {
+	r.Say("keyspace %s is restored by ids: it has %s, and the backup %s", k.Name, layoutText(there.Shards, there.CreatedShards, there.Sharding), layoutText(k.Shards, k.CreatedShards, k.Sharding))
+	restored, setBack, want := uint64(0), uint64(0), uint64(0)
+	for _, g := range k.Groups {
+		want += g.Rows
+	}
+	for shard := range there.Shards {
+		done, err := r.shardByIDs(ctx, k, there, shard)
+		if err != nil {
+			return fmt.Errorf("cannot restore %s/%d: %w", k.Name, shard, err)
+		}
+		restored, setBack = restored+done.Rows, setBack+done.CursorsSetBack
+	}
+	if r.moved[k.Name] == nil && setBack == 0 && restored != want {
+		return fmt.Errorf("cannot restore %s: %d rows, want %d", k.Name, restored, want)
+	}
+	return nil
+}
+
+func (r *restore) shardByIDs(ctx context.Context, k manifestKeyspace, there client.Keyspace, shard int) (done admin.Restored, err error) {
+	name := fmt.Sprintf("%s/%d", k.Name, shard)
+	number, exists := r.numbers[name]
+	if !exists {
+		return done, errNoGroup
+	}
+	var files []admin.SnapshotFile
+	for _, g := range k.Groups {
+		if !k.shares(g, there, shard) {
+			continue
+		}
+		f, err := os.Open(filepath.Join(r.dir, g.File))
+		if err != nil {
+			return done, err
+		}
+		defer f.Close()
+		files = append(files, admin.SnapshotFile{Reader: f, Bytes: g.Bytes})
+	}
+	if done, err = admin.New(r.server).RestoreByIDs(ctx, number, files, k.divisor(), r.force, r.moved[k.Name]); err == nil {
+		r.restored(name, done)
+	}
+	return done, err
+}
+
+// layoutText says how many shards a keyspace has, and how it got them.
+func layoutText(shards, created int, sharding string) string {
+	text := cli.Counted(shards, "shard")
+	if created != 0 {
+		text += fmt.Sprintf(" (created with %d)", created)
+	}
+	if sharding != "" {
+		text += " by " + sharding
+	}
+	return text
 }
