@@ -273,9 +273,11 @@ func (m *Base) take(part *Parked, e *AdoptEntry, index uint64, done func()) erro
 	return nil
 }
 
-// A shard splits only up to these bounds, because Apply copies all of it: see "Stages" in
+// A shard splits only up to these bounds, because Apply copies so much: see "Stages" in
 // shard/GROWTH.md.
 const (
+	// SplitRowsMax bounds the rows of a shard that cannot be parted before, because some are on disk or it
+	// was parted in another way, and the number of feeds.
 	SplitRowsMax    = 500_000
 	SplitBytesMax   = 64 << 20 // bodies and request memory
 	SplitMembersMax = 100_000
@@ -292,7 +294,8 @@ var ErrRestoring = errors.New("a restore has closed the shard; wait for its end,
 
 // CheckSplit returns why a shard cannot split now, as this replica knows it, or nil.
 func CheckSplit(m Machine) error {
-	rows, bytes := m.State().Rows, RememberedBytes(m)
+	state, bytes := m.State(), RememberedBytes(m)
+	parts := m.TableOf(0) != nil && state.ColdRows == 0 // Part moves all rows
 	_, pairs := m.Besides()
 	if b := m.Bodies(); b != nil {
 		bytes += b.Stats().Bytes + b.Stats().SpilledBytes
@@ -300,8 +303,10 @@ func CheckSplit(m Machine) error {
 	switch {
 	case m.base().sizes.closed.Load():
 		return ErrRestoring
-	case rows > SplitRowsMax:
-		return tooLarge(rows, "rows", SplitRowsMax)
+	case state.Rows > SplitRowsMax && state.ColdRows > 0:
+		return tooLarge(state.Rows, fmt.Sprintf("rows, %d of them on disk", state.ColdRows), SplitRowsMax)
+	case state.Rows > SplitRowsMax && !parts:
+		return tooLarge(state.Rows, "rows", SplitRowsMax)
 	case bytes > SplitBytesMax:
 		return tooLarge(bytes, "bytes of bodies and request memory", SplitBytesMax)
 	case pairs > SplitMembersMax:

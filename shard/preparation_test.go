@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -22,6 +23,9 @@ import (
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/tiering"
 )
+
+// parentSplit is the split for which preparedParent is prepared.
+var parentSplit = raftfsm.Partition{From: codec.Whole, Divisor: 1, Parts: 2}
 
 // preparedParent is a replica with rows and outboxes, some of them on disk.
 func preparedParent(t *testing.T) (tiering.Parent, *counters.Machine) {
@@ -63,7 +67,7 @@ func preparedIn(t *testing.T, store *cold.Store) (tiering.Parent, *counters.Mach
 	write(adds)
 	write(counters.OutboxOps{{Author: 1, PostOp: counters.PostOp{Kind: counters.PutOutbox, Outbox: counters.Outbox{IDs: []uint64{9000, 8000, 7000, 6000, 5000, 4000, 3000, 2000}}}}})
 	damage := &tiering.Damage{Logger: slog.New(slog.DiscardHandler)}
-	return tiering.Parent{Group: 1, Machine: &tiering.Machine{Machine: m, Damage: damage}, Cold: rows, SnapshotBytes: 1000, Parts: 2}, m
+	return tiering.Parent{Group: 1, Machine: &tiering.Machine{Machine: m, Damage: damage}, Cold: rows, SnapshotBytes: 1000, By: parentSplit}, m
 }
 
 // leaveMemory moves all idle rows and bodies to disk, and returns how many moved.
@@ -79,8 +83,8 @@ func leaveMemory(t *testing.T, m *counters.Machine) (rows, bodies int) {
 	return rows, bodies
 }
 
-// A replica that is prepared has read its data on disk, keeps space on the disk, and moves nothing to the
-// disk. After End it does.
+// A replica that is prepared has read its data on disk, has parted its rows, keeps space on the disk, and moves nothing
+// to the disk. After End it moves bodies, and rows once it has restored a snapshot.
 func TestPreparation(t *testing.T) {
 	t.Parallel()
 	parent, m := preparedParent(t)
@@ -89,6 +93,9 @@ func TestPreparation(t *testing.T) {
 		t.Errorf("at once: %v", err)
 	}
 	eventually(t, "the replica is ready", func() bool { return p.Prepare(3, parent) == nil })
+	if parts, err := engine.Split(m.Table(), parentSplit); len(parts) != 2 || err != nil {
+		t.Errorf("%d parts: %v", len(parts), err)
+	}
 	if p.Space.Kept() < 2000 || p.Kept(1) == nil {
 		t.Errorf("%d bytes are kept", p.Space.Kept())
 	}
@@ -116,6 +123,10 @@ func TestPreparation(t *testing.T) {
 	if p.Space.Kept() > 0 || p.Kept(1) != nil {
 		t.Errorf("%d bytes are kept after the end", p.Space.Kept())
 	}
+	if rows, bodies := leaveMemory(t, m); rows > 0 || bodies != 1 {
+		t.Errorf("%d parted rows and %d bodies leave memory", rows, bodies)
+	}
+	mustDo(t, codectest.Restore(m, codectest.Persisted(t, m)))
 	if rows, bodies := leaveMemory(t, m); rows == 0 || bodies != 1 {
 		t.Errorf("%d rows and %d bodies leave memory", rows, bodies)
 	}
@@ -145,6 +156,49 @@ func TestPreparationAfterClose(t *testing.T) {
 		t.Errorf("%d bytes are kept", p.Space.Kept())
 	}
 	p.Wait()
+}
+
+// A shard with more rows than may be copied splits only if all rows are in memory and not parted in another way. A
+// preparation that ends leaves the rows half parted, and the next one goes on.
+func TestPreparationOfManyRows(t *testing.T) {
+	t.Parallel()
+	parent, m := preparedParent(t)
+	for first := uint64(1 << 20); first < 1<<20+raftfsm.SplitRowsMax; first += 50_000 {
+		var w raftfsm.RequestWriter
+		w.Reset(nil, codec.Whole, &dedup.RequestID{})
+		for key := first; key < first+50_000; key++ {
+			counters.Ops{{ID: key, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}}}.AppendTo(&w, key, 0)
+		}
+		entry := append(codec.BeginEntry(nil, codec.KindCounters, 0), w.Section()...)
+		m.Apply(&raft.Log{Index: m.Applied() + 1, Type: raft.LogCommand, Data: codec.AppendChecksum(entry)})
+	}
+	p := &tiering.Preparations{Space: &tiering.SnapshotSpace{Free: func() (uint64, error) { return 10_000, nil }}}
+	eventually(t, "some rows are parted", func() bool {
+		var preparing *tiering.PreparingError
+		err := p.Prepare(3, parent)
+		return err == nil || errors.As(err, &preparing) && preparing.Steps > 0
+	})
+	p.End(1, 4)
+	p.Wait()
+	other := parent
+	other.By.Parts = 3
+	eventually(t, "rows that are parted in another way are refused", func() bool {
+		err := p.Prepare(4, other)
+		return errors.Is(err, raftfsm.ErrTooLarge) && errors.Is(err, engine.ErrParted)
+	})
+	eventually(t, "the first parting goes on", func() bool { return p.Prepare(5, parent) == nil })
+	if _, err := engine.Split(m.Table(), parentSplit); err != nil {
+		t.Error(err)
+	}
+	p.End(1, math.MaxUint32)
+	p.Wait()
+	mustDo(t, codectest.Restore(m, codectest.Persisted(t, m)))
+	if rows, _ := leaveMemory(t, m); rows == 0 {
+		t.Error("no row is on disk")
+	}
+	if err := p.Prepare(6, parent); !errors.Is(err, raftfsm.ErrTooLarge) || !strings.Contains(err.Error(), "on disk") {
+		t.Errorf("with rows on disk: %v", err)
+	}
 }
 
 // A replica that cannot read its data is not ready, and the damage is noted for its repair.

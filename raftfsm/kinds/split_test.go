@@ -572,13 +572,13 @@ func TestSplitOfManyRows(t *testing.T) {
 		divisor uint64
 		parted  int
 		tiers   bool
-	}{{1, 0, true}, {0, 1, false}, {1, 2, true}, {0, 3, false}} {
+	}{{1, 0, true}, {1, 1, false}, {0, 1, true}, {1, 2, false}, {0, 3, false}} {
 		splitManyRows(t, raftfsm.Partition{From: codec.Whole, Divisor: tc.divisor, Parts: 3}, tc.parted, tc.tiers)
 	}
 }
 
-// splitManyRows splits a shard after 0, 2, 2 or all steps of a parting, for parted = 0, 1, 2 or 3. It packs
-// rows after two steps and, with tiers, moves some to disk.
+// splitManyRows splits a shard that was not parted, or after two steps, two steps for another split, or all steps, for
+// parted = 0, 1, 2 or 3. It packs rows after two steps and, with tiers, moves some to disk.
 func splitManyRows(t *testing.T, by raftfsm.Partition, parted int, tiers bool) {
 	w := newSplitWorld(t, codec.KindCounters)
 	defer w.close(t)
@@ -593,9 +593,14 @@ func splitManyRows(t *testing.T, by raftfsm.Partition, parted int, tiers bool) {
 	for from := uint64(0); from < 40_000; from += 20_000 {
 		add(from, from+20_000, 1)
 	}
-	if parted == 1 || parted == 2 {
-		w.part(t, by)
-		w.part(t, by)
+	first := by
+	if parted == 2 {
+		first.Parts++
+	}
+	for step := 0; step < 2 && (parted == 1 || parted == 2); step++ {
+		if !w.part(t, first) {
+			t.Fatal("no row is left to part")
+		}
 	}
 	if tiers {
 		w.tier(t)
@@ -613,7 +618,7 @@ func splitManyRows(t *testing.T, by raftfsm.Partition, parted int, tiers bool) {
 	}
 	w.divide(t, by, parted%2 == 0)
 	for i, part := range w.parts {
-		if packed := part.State().SealedRows > 0; packed != (parted == 1 || parted == 3) {
+		if packed := part.State().SealedRows > 0; packed != (parted == 1 && !tiers || parted == 3) {
 			t.Errorf("%+v, parted %d: part %d is packed: %t", by, parted, i, packed)
 		}
 	}

@@ -9,12 +9,13 @@ import (
 )
 
 // Parting moves the rows of the tables of one machine to the tables of the parts of a coming split:
-// see engine.Parting. Its methods are not safe for concurrent use, except finish.
+// see engine.Parting.
 type Parting struct {
 	// Lock is held during each step. Whoever seals rows of the tables or moves them to disk holds it too.
 	Lock *sync.Mutex
 
 	// The partings of the tables, while rows are left to move. They have memory for the next step.
+	by     raftfsm.Partition
 	tables []*engine.Table
 	steps  []*engine.Parting
 }
@@ -22,8 +23,9 @@ type Parting struct {
 // Step moves some rows of the first table that has rows left to move. It returns false once all
 // tables have none. Other tables, or another Partition, begin another parting. The caller holds Lock.
 func (p *Parting) Step(by raftfsm.Partition, tables ...*engine.Table) (more bool, err error) {
-	if !slices.Equal(p.tables, tables) {
+	if p.by != by || !slices.Equal(p.tables, tables) {
 		p.Drop()
+		p.by = by
 		for _, t := range tables {
 			of, err := engine.NewParting(t, by)
 			if err != nil {

@@ -114,13 +114,13 @@ func (g *Growth) Prepare(group, attempt uint32) error {
 	if !open {
 		return errClosed
 	}
-	now := g.cfg.Catalog.View().SplitOf(group).Attempt
-	if now.Number != attempt {
-		return fmt.Errorf("the catalog here shows attempt %d", now.Number)
+	of := g.cfg.Catalog.View().SplitOf(group)
+	if of.Attempt.Number != attempt {
+		return fmt.Errorf("the catalog here shows attempt %d", of.Attempt.Number)
 	}
 	return g.preparations.Prepare(attempt, tiering.Parent{
 		Group: group, Machine: l.Machine, Cold: l.Cold, SnapshotBytes: l.Group.Snapshotter().Bytes(), Save: l.Group.Snapshotter().Take,
-		Parts: 1 + len(now.Children),
+		By: partitionOf(&of, group),
 	})
 }
 

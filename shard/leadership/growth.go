@@ -17,6 +17,7 @@ import (
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // This file has what leaders of parents and children ask the other voters, see shard/GROWTH.md.
@@ -43,6 +44,7 @@ type growthAnswer struct {
 	Saved   bool   // the replica has a snapshot. It keeps one for ever
 	Parked  bool   // the part of the group is parked on the node
 	Unready string // why the replica is not ready for the attempt, or must not split; "" if it may
+	Steps   uint64 // while the replica is not ready, the steps of parting that it has done for the attempt
 }
 
 // serveGrowth answers methodGrowth.
@@ -72,6 +74,9 @@ func (m *Membership) serveGrowth(_ context.Context, q growthQuestion) (a growthA
 	}
 	if err != nil {
 		a.Unready = err.Error()
+	}
+	if preparing := (*tiering.PreparingError)(nil); errors.As(err, &preparing) {
+		a.Steps = preparing.Steps
 	}
 	return a, nil
 }
@@ -127,15 +132,17 @@ var ErrUnready = errors.New("the shard cannot split yet")
 //   - All voters that answer are ready, or a majority is and patient is false. This node and a
 //     majority are ready in each case. The question makes the voters prepare.
 //
+// steps are the steps of parting that voters have done which are not ready yet.
+//
 // Only the goroutine that calls Reconcile may call MaySplit, and it must propose Split, by
 // replica.Growth.Propose, before its next call of Reconcile for the group. The caller checks that each child has a leader.
-func (m *Membership) MaySplit(ctx context.Context, g *replica.Replica, attempt uint32, nodes []string, patient bool) error {
+func (m *Membership) MaySplit(ctx context.Context, g *replica.Replica, attempt uint32, nodes []string, patient bool) (steps map[raft.ServerID]uint64, err error) {
 	if err := g.Ready(); err != nil {
-		return err
+		return nil, err
 	}
 	voters, err := g.Growth.Voters()
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrUnready, err)
+		return nil, fmt.Errorf("%w: %w", ErrUnready, err)
 	}
 	on := make([]string, len(voters))
 	for i, id := range voters {
@@ -143,21 +150,26 @@ func (m *Membership) MaySplit(ctx context.Context, g *replica.Replica, attempt u
 	}
 	want := slices.Sorted(slices.Values(nodes))
 	if slices.Sort(on); !slices.Equal(on, want) {
-		return fmt.Errorf("%w: its voters are on %v, the first voters of its children on %v", ErrUnready, on, want)
+		return nil, fmt.Errorf("%w: its voters are on %v, the first voters of its children on %v", ErrUnready, on, want)
 	}
 	answers, ready := m.askVoters(ctx, g.Group(), voters, growthQuestion{Attempt: attempt}), 0
+	steps = map[raft.ServerID]uint64{}
 	for id, a := range answers {
+		steps[id] = a.Steps
 		switch {
 		case a.Unready == "":
 			ready++
 		case patient || id == g.ID():
-			return fmt.Errorf("%w: replica %s: %s", ErrUnready, id, a.Unready)
+			err = fmt.Errorf("%w: replica %s: %s", ErrUnready, id, a.Unready)
 		}
 	}
-	if own, answered := answers[g.ID()]; !answered || own.Unready != "" || 2*ready <= len(voters) {
-		return fmt.Errorf("%w: %d of %d voters are ready", ErrUnready, ready, len(voters))
+	if err != nil {
+		return steps, err
 	}
-	return nil
+	if own, answered := answers[g.ID()]; !answered || own.Unready != "" || 2*ready <= len(voters) {
+		return steps, fmt.Errorf("%w: %d of %d voters are ready", ErrUnready, ready, len(voters))
+	}
+	return steps, nil
 }
 
 // MayAllSplit returns nil if voters of all the groups answer, and each voter that answers finds that the shard may

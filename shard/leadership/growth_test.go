@@ -21,6 +21,7 @@ import (
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/shardtest"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // growShard is the state machine of a shard without contents, which can be unborn or stuck.
@@ -64,6 +65,7 @@ type growVoter struct {
 	r       *replica.Replica
 	shard   *growShard
 	unready atomic.Bool
+	steps   atomic.Uint64 // while it is unready, it parts its rows
 	silent  atomic.Bool
 	damaged atomic.Bool
 	parked  atomic.Bool
@@ -88,6 +90,9 @@ func (v *growVoter) Check(uint32) error {
 	return nil
 }
 func (v *growVoter) Prepare(_, attempt uint32) error {
+	if n := v.steps.Load(); n > 0 {
+		return &tiering.PreparingError{Steps: n}
+	}
 	if v.unready.Load() || attempt != 9 {
 		return errors.New("it still reads")
 	}
@@ -213,7 +218,7 @@ func TestMaySplit(t *testing.T) {
 			v.silent.Store(slices.Contains(c.silent, v))
 		}
 		for patient, want := range map[bool]string{true: c.patient, false: c.later} {
-			err := leader.m.MaySplit(t.Context(), leader.r, 9, c.nodes, patient)
+			_, err := leader.m.MaySplit(t.Context(), leader.r, 9, c.nodes, patient)
 			if (err == nil) != (want == "yes") || err != nil && (!errors.Is(err, ErrUnready) || !strings.Contains(err.Error(), want)) {
 				t.Errorf("%s, patient %v: %v, want %s", name, patient, err, want)
 			}
@@ -223,14 +228,22 @@ func TestMaySplit(t *testing.T) {
 		v.unready.Store(false)
 		v.silent.Store(false)
 	}
-	if err := leader.m.MaySplit(t.Context(), leader.r, 8, here, true); !errors.Is(err, ErrUnready) {
+	if _, err := leader.m.MaySplit(t.Context(), leader.r, 8, here, true); !errors.Is(err, ErrUnready) {
 		t.Errorf("another attempt: %v", err)
 	}
-	if err := other.m.MaySplit(t.Context(), other.r, 9, here, true); !errors.Is(err, errs.ErrNoLeader) {
+	if _, err := other.m.MaySplit(t.Context(), other.r, 9, here, true); !errors.Is(err, errs.ErrNoLeader) {
 		t.Errorf("a follower: %v", err)
 	}
+	third.steps.Store(8)
+	for patient, want := range map[bool]error{true: ErrUnready, false: nil} {
+		steps, err := leader.m.MaySplit(t.Context(), leader.r, 9, here, patient)
+		if !errors.Is(err, want) || steps[third.r.ID()] != 8 || steps[other.r.ID()] != 0 {
+			t.Errorf("while a voter parts its rows, patient %v: %v, steps %v", patient, err, steps)
+		}
+	}
+	third.steps.Store(0)
 	leader.damaged.Store(true)
-	if err := leader.m.MaySplit(t.Context(), leader.r, 9, here, false); !errors.Is(err, ErrUnready) {
+	if _, err := leader.m.MaySplit(t.Context(), leader.r, 9, here, false); !errors.Is(err, ErrUnready) {
 		t.Errorf("a damaged leader: %v", err)
 	}
 }

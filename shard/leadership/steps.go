@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
@@ -26,11 +28,21 @@ const (
 
 // attempt is what the leader of a parent remembers of an attempt to split it.
 type attempt struct {
-	number    uint32    // 0 if none is under way
-	since     time.Time // when this node, as the leader, first saw the attempt
-	next      time.Time // earliest time of the next command to the catalog, after an attempt was abandoned or a command refused
-	told      bool      // all living nodes know of the attempt
-	abandoned bool      // the log of the parent has abandoned the attempt
+	number    uint32                   // 0 if none is under way
+	since     time.Time                // when this node, as the leader, first saw the attempt, or last saw steps rise
+	steps     map[raft.ServerID]uint64 // the most steps of parting that each voter had
+	next      time.Time                // earliest time of the next command to the catalog, after an attempt was abandoned or a command refused
+	told      bool                     // all living nodes know of the attempt
+	abandoned bool                     // the log of the parent has abandoned the attempt
+}
+
+// note lets the attempt last longer if a voter has parted more rows than ever before.
+func (a *attempt) note(steps map[raft.ServerID]uint64) {
+	for id, n := range steps {
+		if n > a.steps[id] {
+			a.steps[id], a.since = n, time.Now()
+		}
+	}
 }
 
 // step is the next step of a group's growth.
@@ -145,7 +157,7 @@ func (g *Growth) patience(times time.Duration) time.Duration {
 func (s *step) split(ctx context.Context) error {
 	a := s.attempts[s.group]
 	if a == nil || a.number != s.of.Attempt.Number {
-		a = &attempt{number: s.of.Attempt.Number, since: time.Now()}
+		a = &attempt{number: s.of.Attempt.Number, since: time.Now(), steps: map[raft.ServerID]uint64{}}
 		s.attempts[s.group] = a
 	}
 	if !a.abandoned {
@@ -196,23 +208,32 @@ func (s *step) maySplit(ctx context.Context, a *attempt) error {
 		}
 	}
 	patient := time.Since(a.since) < s.patience(1)
-	return s.membership.MaySplit(ctx, s.local.Group, a.number, s.view.Groups[children[0]].Initial, patient)
+	steps, err := s.membership.MaySplit(ctx, s.local.Group, a.number, s.view.Groups[children[0]].Initial, patient)
+	a.note(steps)
+	return err
 }
 
 // from returns the route of a parent that has not split, by the catalog. The route of the replica would not do: an
 // earlier Split of the attempt may be applied between the checks and the proposal, and the shard would split again.
-func (s *step) from() codec.Route {
-	groups := s.of.Keyspace.Groups
-	return codec.Route{Modulus: uint32(len(groups)), Residue: uint32(slices.Index(groups, s.group))}
+func (s *step) from() codec.Route { return partitionOf(&s.of, s.group).From }
+
+// partitionOf returns the parts of a parent, by the catalog.
+func partitionOf(of *catalog.SplitOf, parent uint32) raftfsm.Partition {
+	k := &of.Keyspace
+	by := raftfsm.Partition{
+		From:    codec.Route{Modulus: uint32(len(k.Groups)), Residue: uint32(slices.Index(k.Groups, parent))},
+		Divisor: uint64(k.Divisor), Parts: uint32(1 + len(of.Attempt.Children)),
+	}
+	if k.Sharding != "" {
+		by.Divisor = 0
+	}
+	return by
 }
 
 func (s *step) splitEntry(term uint64) []byte {
-	k := &s.of.Keyspace
+	by := partitionOf(&s.of, s.group)
 	e := raftfsm.SplitEntry{
-		From: s.from(), Attempt: s.of.Attempt.Number, Term: term, Group: s.group, Divisor: uint64(k.Divisor), Children: s.of.Attempt.Children,
-	}
-	if k.Sharding != "" {
-		e.Divisor = 0
+		From: by.From, Attempt: s.of.Attempt.Number, Term: term, Group: s.group, Divisor: by.Divisor, Children: s.of.Attempt.Children,
 	}
 	return e.Entry(s.local.Kind)
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
@@ -63,5 +65,30 @@ func TestAbandonIsProposedSeldom(t *testing.T) {
 	a.next = time.Now()
 	if n := steps(); n != 1 {
 		t.Errorf("%d commands in 5 steps after the wait", n)
+	}
+}
+
+// An attempt lasts longer while a voter parts more rows than ever before, so not while it begins anew and anew.
+func TestAttemptLastsWhileVotersPartRows(t *testing.T) {
+	t.Parallel()
+	before := time.Now().Add(-time.Hour)
+	a := &attempt{steps: map[raft.ServerID]uint64{}}
+	for _, c := range []struct {
+		steps map[raft.ServerID]uint64
+		lasts bool
+	}{
+		{nil, false},
+		{map[raft.ServerID]uint64{"a": 0, "b": 0}, false},
+		{map[raft.ServerID]uint64{"a": 5, "b": 7}, true},
+		{map[raft.ServerID]uint64{"a": 5, "b": 7}, false},
+		{map[raft.ServerID]uint64{"a": 6}, true}, // b is ready
+		{map[raft.ServerID]uint64{"a": 2}, false},
+		{map[raft.ServerID]uint64{"a": 6}, false},
+		{map[raft.ServerID]uint64{"a": 7, "b": 1}, true},
+	} {
+		a.since = before
+		if a.note(c.steps); a.since.After(before) != c.lasts {
+			t.Errorf("%v: lasts longer: %t", c.steps, !c.lasts)
+		}
 	}
 }

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
+	"time"
 
+	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/counters"
@@ -38,7 +41,7 @@ type Parent struct {
 	Cold          *cold.Group  // nil for none
 	SnapshotBytes uint64       // size of the next snapshot
 	Save          func() error // takes a snapshot
-	Parts         int          // number of parts after the split
+	By            raftfsm.Partition
 }
 
 // preparation is the preparation of one replica for one attempt.
@@ -47,12 +50,24 @@ type preparation struct {
 	machine  *Machine
 	restores uint64 // Machine.Restores: another snapshot has other data
 	kept     *KeptSpace
-	done     chan struct{} // closed once the data is read
+	steps    atomic.Uint64 // steps of parting so far
+	ended    chan struct{} // closed when nobody needs the preparation any more
+	done     chan struct{} // closed once the data is read and parted, or cannot be
 	err      error         // why it failed; set before done is closed
 }
 
 // ErrPreparing is returned by Prepare while a replica is being prepared.
 var ErrPreparing = errors.New("the replica is being prepared for the split")
+
+// PreparingError is an ErrPreparing that tells how far the preparation is.
+type PreparingError struct {
+	Steps uint64 // it rises while rows are parted
+}
+
+func (e *PreparingError) Error() string {
+	return fmt.Sprintf("%v: %d segments of rows are parted", ErrPreparing, e.Steps)
+}
+func (e *PreparingError) Unwrap() error { return ErrPreparing }
 
 // ErrClosed is returned by Prepare after Close.
 var ErrClosed = errors.New("this node is closing, and prepares no replica for a split")
@@ -80,7 +95,7 @@ func (p *Preparations) Prepare(attempt uint32, of Parent) error {
 	select {
 	case <-x.done:
 	default:
-		return ErrPreparing
+		return &PreparingError{Steps: x.steps.Load()}
 	}
 	if x.err != nil {
 		p.endLocked(of.Group)
@@ -92,7 +107,7 @@ func (p *Preparations) Prepare(attempt uint32, of Parent) error {
 // diskBytes estimates the disk space that the split takes.
 func (of *Parent) diskBytes() uint64 {
 	_, pairs := of.Machine.Besides()
-	return 2*of.SnapshotBytes + uint64(of.Parts)*raftfsm.RememberedBytes(of.Machine.Machine) + 2*pairs*stagedBytes
+	return 2*of.SnapshotBytes + uint64(of.By.Parts)*raftfsm.RememberedBytes(of.Machine.Machine) + 2*pairs*stagedBytes
 }
 
 func (p *Preparations) beginLocked(attempt uint32, of *Parent, bytes uint64) error {
@@ -101,7 +116,9 @@ func (p *Preparations) beginLocked(attempt uint32, of *Parent, bytes uint64) err
 	if err != nil {
 		return err
 	}
-	x := &preparation{attempt: attempt, machine: m, restores: m.Restores(), kept: kept, done: make(chan struct{})}
+	x := &preparation{
+		attempt: attempt, machine: m, restores: m.Restores(), kept: kept, ended: make(chan struct{}), done: make(chan struct{}),
+	}
 	if p.mu.of == nil {
 		p.mu.of = map[uint32]*preparation{}
 	}
@@ -116,6 +133,8 @@ func (p *Preparations) beginLocked(attempt uint32, of *Parent, bytes uint64) err
 			x.err = errors.Join(x.err, of.Save())
 		case IsDamage(x.err) || errors.Is(x.err, spill.ErrLost):
 			m.Damage.Note(x.err)
+		case x.err == nil:
+			x.err = x.part(of.By)
 		}
 		close(x.done)
 	})
@@ -148,6 +167,7 @@ func (p *Preparations) endLocked(parent uint32) {
 		return
 	}
 	delete(p.mu.of, parent)
+	close(x.ended)
 	x.kept.End()
 	if p.mu.closed {
 		return
@@ -170,6 +190,31 @@ func (p *Preparations) Close() {
 	p.mu.closed = true
 	p.mu.Unlock()
 	p.Wait()
+}
+
+// part parts the rows in memory. After each step it rests as long as the step took, so it takes half a core. Once
+// the preparation has ended, the rows stay half parted. If the rows cannot be parted, Split copies them.
+func (x *preparation) part(by raftfsm.Partition) error {
+	for {
+		began := time.Now()
+		more, err := x.machine.Part(by)
+		if errors.Is(err, engine.ErrOnDisk) || errors.Is(err, engine.ErrParted) {
+			if rows := x.machine.State().Rows; rows > raftfsm.SplitRowsMax {
+				return fmt.Errorf("%w: %d rows, the most that may be copied are %d, and %w (after an attempt of another growth, until this node restarts)",
+					raftfsm.ErrTooLarge, rows, raftfsm.SplitRowsMax, err)
+			}
+			return nil
+		}
+		if err != nil || !more {
+			return err
+		}
+		x.steps.Add(1)
+		select {
+		case <-x.ended:
+			return ErrPreparing
+		case <-time.After(time.Since(began)):
+		}
+	}
 }
 
 // mover moves rows or bodies between memory and disk.
