@@ -326,6 +326,62 @@ func (c *growingCluster) unborn(group uint32) bool {
 	return !slices.ContainsFunc(c.local(group), func(r *localReplica) bool { return !r.group.Growth.Unborn() })
 }
 
+// While the disks of all nodes are full, no replica of the parent is ready. So its leader abandons each attempt, and the
+// children are deleted. Once the disks have room, a later attempt succeeds.
+func TestAbandonedAttempt(t *testing.T) {
+	t.Parallel()
+	c := newGrowingCluster(t)
+	var full atomic.Bool
+	full.Store(true)
+	for i := range c.nodes {
+		n := c.node(i)
+		n.growth.Patience.Store(int64(300 * time.Millisecond))
+		n.space.Free = func() (uint64, error) {
+			if full.Load() {
+				return 0, nil
+			}
+			return 1 << 30, nil
+		}
+	}
+	stop := make(chan struct{})
+	writers, readers := c.write(stop), c.read(stop)
+	eventually(t, "rows are written", func() bool { return c.acked[0].Load() > 0 })
+	c.grow()
+	eventually(t, "an attempt is under way", func() bool { return c.attempt().Number > 0 })
+	first := c.attempt()
+	eventually(t, "its children are open", func() bool { return len(c.local(first.Children[0])) == 3 })
+	eventually(t, "the attempt is abandoned", func() bool { return c.attempt().Number != first.Number })
+	for _, child := range first.Children {
+		eventually(t, "the child is deleted", func() bool {
+			for i := range c.nodes {
+				if n := c.node(i); n.registry.localOf(child) != nil || !isDeleted(t, n, child, 1) {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	k := c.keyspace()
+	for _, r := range c.local(k.FirstGroup()) {
+		if got := r.fsm.Route().Modulus; got != 1 {
+			t.Errorf("the parent has modulus %d", got)
+		}
+	}
+	before := c.acked[1].Load()
+	eventually(t, "rows are written after the attempt", func() bool { return c.acked[1].Load() > before })
+	full.Store(false)
+	c.grown()
+	close(stop)
+	writers.Wait()
+	readers.Wait()
+	for _, group := range c.keyspace().Groups {
+		if slices.Contains(first.Children, group) {
+			t.Errorf("group %d of the abandoned attempt has a shard", group)
+		}
+	}
+	c.check()
+}
+
 // A child whose part is gone, or differs from Adopt, has no snapshot, and no other replica can repair it, because the
 // disks are full. So the node opens the parent again, which parks the part again.
 func TestParentMakesAPartAgain(t *testing.T) {

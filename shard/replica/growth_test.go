@@ -423,6 +423,57 @@ func TestRepairBeyondSplit(t *testing.T) {
 	w.check()
 }
 
+// A node is off from before Split until no log has Split any more. Its replica of the parent gets a snapshot from beyond
+// Split, and parks nothing. Its replica of the child, which is a first voter without rows, gets a snapshot too.
+func TestSnapshotBeyondSplit(t *testing.T) {
+	t.Parallel()
+	w := newGrowWorld(t, 3, storage.LogStoreDefault)
+	for _, n := range w.nodes {
+		n.crash()
+		n.parent.SnapshotBytes, n.child.SnapshotBytes = 1<<10, 1<<10 // so that snapshots leave few entries
+		n.start()
+	}
+	w.leader(growParent)
+	w.elected(growChild) // all first voters have begun
+	late, all := w.nodes[0], w.nodes
+	late.crash()
+	w.nodes = w.nodes[1:]
+	w.split()
+	w.adopt()
+	w.save(w.nodes...)
+	w.begun()
+	split := w.nodes[0].p.fsm.GrewAt()
+	behind := func() bool {
+		return !slices.ContainsFunc(w.nodes, func(n *growNode) bool {
+			first, err := n.p.log.FirstIndex()
+			return err != nil || first <= split
+		})
+	}
+	for !behind() {
+		for range 20 {
+			w.add(growParent, codec.Route{Modulus: 2}, 0)
+			w.rows--
+			w.add(growChild, growRoute, 1)
+		}
+		for _, n := range w.nodes {
+			mustDo(t, n.p.Snapshotter().Take())
+		}
+	}
+	w.nodes = all
+	late.start()
+	eventually(t, "the late parent has split", func() bool { return late.p.Route() == (codec.Route{Modulus: 2}) })
+	eventually(t, "the late child is born", func() bool { return !late.c.Growth.Unborn() })
+	if late.p.Snapshots().NewestIndex() <= split || late.parking.Of(growChild) != nil || late.p.fsm.Barred() {
+		t.Errorf("snapshot of entry %d, Split is %d, parked %v, barred %v", late.p.Snapshots().NewestIndex(), split, late.parking.Of(growChild) != nil, late.p.fsm.Barred())
+	}
+	if late.c.Stuck() != nil || late.c.Snapshots().NewestIndex() == 0 {
+		t.Errorf("the late child is stuck: %v, its snapshot is of entry %d", late.c.Stuck(), late.c.Snapshots().NewestIndex())
+	}
+	w.check()
+	w.crash()
+	w.check()
+}
+
 // repair installs the snapshot of another node's child and opens the child again.
 func (w *growWorld) repair(to, from *growNode) {
 	w.Helper()
