@@ -15,6 +15,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // autoBounds decides when a keyspace grows by itself.
@@ -22,20 +23,40 @@ type autoBounds struct {
 	// A shard is large if it has this many rows in memory, or if they take this many bytes. A snapshot
 	// of either is written, and sent to another node, in about a minute.
 	rows, bytes uint64
-	// after is how long a shard must be large, while this node leads the catalog: counts that come and go
+	// after is how long a shard must be large, while this node leads the catalog: rows that come and go
 	// do not multiply shards for good, and the nodes of a cluster that starts find each other first.
-	after time.Duration
+	// Each withdrawal makes it autoPatience times longer, up to afterMax.
+	after, afterMax time.Duration
+	// withdraw is the time after which a growth without a split ends, because backups and restores wait.
+	withdraw time.Duration
 	// shardsMax bounds the shards of a keyspace that grows by itself, and replicasMax those of a node.
 	shardsMax, replicasMax int
 }
 
-var autoBoundsDefault = autoBounds{rows: 50_000_000, bytes: 1 << 30, after: 10 * time.Minute, shardsMax: 27, replicasMax: 64}
+var autoBoundsDefault = autoBounds{rows: 50_000_000, bytes: 1 << 30, after: 10 * time.Minute, afterMax: 24 * time.Hour, withdraw: 15 * time.Minute, shardsMax: 27, replicasMax: 64}
 
 const (
 	autoEvery = time.Minute // interval of two looks at all shards
 	// autoTimeout bounds one look. The order waits for a commit.
 	autoTimeout = 30 * time.Second
+	// autoCountTimeout bounds the reading of rows that shows whether a growth would divide them.
+	autoCountTimeout = 5 * time.Second
+	// autoPatience is the factor by which the next wait is longer after a withdrawal.
+	autoPatience = 6
+	// autoSkewMax is the multiple of its even share that the largest new shard may have.
+	autoSkewMax = 2
+	// autoSayEvery is how often the log repeats why a keyspace does not grow.
+	autoSayEvery = time.Hour
 )
+
+// autoState is what this node has seen of a keyspace since it leads the catalog.
+type autoState struct {
+	large  time.Time     // when it first saw a large shard; zero for none
+	grows  time.Time     // when it first saw the present growth without an order; zero for none
+	shards int           // number of shards when that growth began
+	after  time.Duration // how long a shard must be large
+	said   time.Time     // when it last logged why the keyspace does not grow
+}
 
 // AutoGrowth makes keyspaces grow without an order while this node leads the catalog. Start starts its
 // goroutine; Close stops it and waits for it.
@@ -44,8 +65,7 @@ type AutoGrowth struct {
 	fixed   func(keyspace string) bool // whether the settings forbid it
 	audit   func(clientadmin.AuditEvent)
 	bounds  autoBounds
-	large   map[string]time.Time // keyspace with a large shard → time at which this node first saw it so
-	said    map[string]string    // keyspace → the last logged reason for which it does not grow
+	of      map[uint32]*autoState // by the first group of the keyspace, because names return
 	growths prometheus.Counter
 	refused prometheus.Gauge
 	ctx     context.Context // ends with Close
@@ -57,7 +77,7 @@ type AutoGrowth struct {
 // forbid it for a keyspace. The function audit gets an event for each growth.
 func NewAutoGrowth(a *Cluster, fixed func(keyspace string) bool, audit func(clientadmin.AuditEvent), to prometheus.Registerer) (*AutoGrowth, error) {
 	g := &AutoGrowth{
-		cluster: a, fixed: fixed, audit: audit, bounds: autoBoundsDefault, large: map[string]time.Time{}, said: map[string]string{},
+		cluster: a, fixed: fixed, audit: audit, bounds: autoBoundsDefault, of: map[uint32]*autoState{},
 		growths: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "countd_auto_growths_total", Help: "Growths of keyspaces that this node began without an order.",
 		}),
@@ -88,76 +108,123 @@ func (g *AutoGrowth) Start() {
 	})
 }
 
-// Close ends a look that is under way. A growth that has begun goes on.
-func (g *AutoGrowth) Close() {
+// Close ends a look that is under way; it implements a step of a stop. A growth that has begun goes on. A look
+// that waits for a hung state machine does not end.
+func (g *AutoGrowth) Close(context.Context) error {
 	g.cancel()
 	g.running.Wait()
+	return nil
 }
 
 // look begins at most one growth: they take turns, so that the cluster never settles several at once.
 func (g *AutoGrowth) look(now time.Time) {
 	n, err := g.cluster.cfg.Node()
 	if err != nil || !n.LeadsCatalog() || !n.Catalog().TakesGrowth() {
-		clear(g.large)
-		clear(g.said)
+		clear(g.of)
 		g.refused.Set(0)
 		return
 	}
 	ctx, cancel := context.WithTimeout(g.ctx, autoTimeout)
 	defer cancel()
-	view := n.Catalog()
-	wanted := g.wanted(view, n.Reports(ctx), now)
-	refused := 0
-	for _, k := range wanted {
-		why, err := g.grow(ctx, n, k.keyspace, k.reason)
+	view, refused, began := n.Catalog(), 0, false
+	for _, k := range g.wanted(view, n.Reports(ctx), now) {
+		if k.withdraw {
+			refused++
+			g.say(k, now, g.withdraw(ctx, n, k))
+			continue
+		}
+		if began {
+			continue
+		}
+		why, err := g.grow(ctx, n, k)
 		switch {
+		case err != nil && g.ctx.Err() != nil:
+			return
 		case err != nil:
 			why = err.Error()
-		case why == "":
-			g.refused.Set(float64(refused))
-			return
 		}
-		refused++
-		if g.said[k.keyspace] != why {
-			g.said[k.keyspace] = why
-			g.cluster.cfg.Logger.Warn("a keyspace should grow by itself and cannot yet", "keyspace", k.keyspace, "reason", k.reason, "why", why)
+		if began = why == ""; !began {
+			refused++
+			g.say(k, now, why)
 		}
 	}
 	g.refused.Set(float64(refused))
 }
 
-// wantedGrowth is a keyspace that should grow.
-type wantedGrowth struct{ keyspace, reason string }
+// say logs why a keyspace does not grow, unless it did so within autoSayEvery.
+func (g *AutoGrowth) say(k wantedGrowth, now time.Time, why string) {
+	if s := g.of[k.keyspace.FirstGroup()]; now.Sub(s.said) >= autoSayEvery {
+		s.said = now
+		g.cluster.cfg.Logger.Warn("a keyspace should grow by itself and cannot yet", "keyspace", k.keyspace.Name, "reason", k.reason, "why", why)
+	}
+}
 
-// wanted returns the keyspaces with a shard that has been large for long enough, by name. It returns none while a
-// keyspace grows.
+// wantedGrowth is a keyspace that should grow, or whose growth should end before its first split.
+type wantedGrowth struct {
+	keyspace catalog.Keyspace
+	reason   string
+	withdraw bool
+}
+
+// wanted returns the keyspaces with a shard that has been large for long enough, by name. While a keyspace grows,
+// it returns none of them, but that keyspace if its growth should be withdrawn.
 func (g *AutoGrowth) wanted(view *catalog.View, reports map[string]shard.NodeReport, now time.Time) (all []wantedGrowth) {
 	groups, growing := groupViews(view, reports), false
+	known := map[uint32]bool{}
 	for _, k := range view.KeyspacesByName() {
-		growing = growing || k.Growth != nil
-		reason, known := g.reason(&k, groups)
-		since, was := g.large[k.Name]
+		s := g.of[k.FirstGroup()]
+		if s == nil {
+			s = &autoState{after: g.bounds.after}
+			g.of[k.FirstGroup()] = s
+		}
+		known[k.FirstGroup()] = true
+		if k.Growth != nil {
+			growing, s.large = true, time.Time{}
+			if k.Growth.Auto && s.grows.IsZero() {
+				s.grows, s.shards = now, len(k.Groups)
+			}
+			if k.Growth.Auto && len(k.Growth.Attempts) == 0 && now.Sub(s.grows) >= g.bounds.withdraw {
+				all = append(all, wantedGrowth{k, "its growth did not split a shard in time", true})
+			}
+			continue
+		}
+		if !s.grows.IsZero() {
+			after := g.bounds.after
+			if s.shards == len(k.Groups) { // it was withdrawn, here or by an operator
+				after = min(autoPatience*s.after, g.bounds.afterMax)
+			}
+			s.after, s.grows = after, time.Time{}
+		}
+		reason, sure := g.reason(&k, groups)
 		switch {
-		case reason == "" && known:
-			delete(g.large, k.Name)
-			delete(g.said, k.Name)
-		case reason != "" && !was:
-			g.large[k.Name] = now
-		case reason != "" && now.Sub(since) >= g.bounds.after:
-			all = append(all, wantedGrowth{k.Name, reason})
+		case reason == "" && sure:
+			s.large, s.said = time.Time{}, time.Time{}
+		case reason != "" && s.large.IsZero():
+			s.large = now
+		case reason != "" && now.Sub(s.large) >= s.after:
+			all = append(all, wantedGrowth{keyspace: k, reason: reason})
 		}
 	}
-	maps.DeleteFunc(g.large, func(name string, _ time.Time) bool { _, exists := view.Keyspaces[name]; return !exists })
+	maps.DeleteFunc(g.of, func(first uint32, _ *autoState) bool { return !known[first] })
 	if growing {
-		return nil
+		all = slices.DeleteFunc(all, func(k wantedGrowth) bool { return !k.withdraw })
 	}
 	return all
+}
+
+// withdraw ends a growth, and returns what to log.
+func (g *AutoGrowth) withdraw(ctx context.Context, n *shard.Node, k wantedGrowth) string {
+	if _, err := g.cluster.grow(ctx, n, growCommand(&k.keyspace, len(k.keyspace.Groups)), ""); err != nil {
+		return err.Error()
+	}
+	g.audit(clientadmin.AuditEvent{Time: time.Now(), What: "auto_grow_withdrawn", Target: k.keyspace.Name, Outcome: "ok"})
+	return "the leaders of its shards log the reason; the growth was withdrawn"
 }
 
 // reason returns why a keyspace should have more shards, or "". It returns known if each leader has reported, or
 // if the keyspace must not grow by itself.
 func (g *AutoGrowth) reason(k *catalog.Keyspace, groups []*groupView) (reason string, known bool) {
-	if g.fixed(k.Name) || k.Kind == kinds.Board || GrowDefault*len(k.Groups) > g.bounds.shardsMax {
+	if g.fixed(k.Name) || kinds.All.Traits(k.Kind).Everywhere || GrowDefault*len(k.Groups) > g.bounds.shardsMax {
 		return "", true
 	}
 	known = true
@@ -187,13 +254,13 @@ func leaderOf(groups []*groupView, number uint32) *shard.ReplicaReport {
 }
 
 // grow begins the growth of a keyspace, or returns why it must wait.
-func (g *AutoGrowth) grow(ctx context.Context, n *shard.Node, keyspace, reason string) (why string, err error) {
+func (g *AutoGrowth) grow(ctx context.Context, n *shard.Node, of wantedGrowth) (why string, err error) {
 	if err := n.CatchUp(ctx); err != nil {
 		return "", err
 	}
 	view := n.Catalog()
-	k, exists := view.Keyspaces[keyspace]
-	if !exists {
+	k, exists := view.Keyspaces[of.keyspace.Name]
+	if !exists || k.FirstGroup() != of.keyspace.FirstGroup() {
 		return "the keyspace was dropped", nil
 	}
 	w := g.cluster.wish(ctx, n, view, &k, GrowDefault)
@@ -201,12 +268,22 @@ func (g *AutoGrowth) grow(ctx context.Context, n *shard.Node, keyspace, reason s
 	if all := append(w.refusals(), g.refusals(w)...); len(all) > 0 {
 		return strings.Join(all, "; "), nil
 	}
-	if _, err := g.cluster.grow(ctx, n, w.command(), "without an order: "+reason); err != nil {
+	counting, cancel := context.WithTimeout(ctx, autoCountTimeout)
+	defer cancel()
+	plan, err := w.dryRun(counting, GrowDefault, nil)
+	if err != nil {
+		return "", err
+	}
+	for _, f := range plan.Factors {
+		if f.By == GrowDefault && f.Largest >= autoSkewMax {
+			return fmt.Sprintf("by %d, the largest shard would hold %.2f times its even share of the rows", GrowDefault, f.Largest), nil
+		}
+	}
+	if _, err := g.cluster.grow(ctx, n, w.command(), "without an order: "+of.reason); err != nil {
 		return "", err
 	}
 	g.growths.Inc()
-	delete(g.large, keyspace) // a growth that is withdrawn begins again after bounds.after only
-	g.audit(clientadmin.AuditEvent{Time: time.Now(), What: "auto_grow", Target: fmt.Sprintf("%s to %d shards: %s", keyspace, w.to, reason), Outcome: "ok"})
+	g.audit(clientadmin.AuditEvent{Time: time.Now(), What: "auto_grow", Target: fmt.Sprintf("%s to %d shards: %s", k.Name, w.to, of.reason), Outcome: "ok"})
 	return "", nil
 }
 
@@ -216,7 +293,8 @@ func (g *AutoGrowth) refusals(w *wish) (why []string) {
 	if view.VersionHeld {
 		why = append(why, "the cluster version is held: nodes are being upgraded")
 	}
-	versions, replicas, adds := map[string]bool{}, map[string]int{}, map[string]uint64{}
+	versions, replicas := map[string]bool{}, map[string]int{}
+	largest, total := map[string]uint64{}, map[string]uint64{} // bytes of the shards of which a node has a replica
 	for _, node := range view.Nodes {
 		versions[node.Version] = true
 	}
@@ -229,19 +307,25 @@ func (g *AutoGrowth) refusals(w *wish) (why []string) {
 			if slices.Contains(w.k.Groups, number) {
 				replicas[node] += w.to/len(w.k.Groups) - 1
 				if leader := leaderOf(w.groups, number); leader != nil {
-					adds[node] = max(adds[node], leader.Bytes)
+					largest[node] = max(largest[node], leader.Bytes)
+					total[node] += leader.Bytes
 				}
 			}
 		}
 	}
-	for _, node := range slices.Sorted(maps.Keys(adds)) {
+	for _, node := range slices.Sorted(maps.Keys(total)) {
 		if replicas[node] > g.bounds.replicasMax {
 			why = append(why, fmt.Sprintf("node %s would have %d replicas, and the most are %d without an order", name[node], replicas[node], g.bounds.replicasMax))
 		}
-		// A replica that could not prepare copies its rows.
-		if m := w.reports[node].Memory; m.HasBytes != 0 && m.NeededBytes+adds[node] > m.HasBytes {
-			why = append(why, fmt.Sprintf("node %s needs %d bytes of memory for a copy of a shard, and has %d", name[node], adds[node], m.HasBytes-min(m.HasBytes, m.NeededBytes)))
+		short := func(of string, u tiering.Usage, adds uint64) {
+			if u.HasBytes != 0 && u.NeededBytes+adds > u.HasBytes {
+				why = append(why, fmt.Sprintf("node %s needs %d more bytes of %s, and has %d", name[node], adds, of, u.HasBytes-min(u.HasBytes, u.NeededBytes)))
+			}
 		}
+		// A shard takes a quarter more memory while it is parted. The first snapshots of the parts are on the disk
+		// beside those of the undivided shards.
+		short("memory", w.reports[node].Memory, largest[node]/4)
+		short("disk", w.reports[node].Disk, 2*total[node])
 	}
 	return why
 }

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -21,7 +22,7 @@ func newAutoGrowth(t *testing.T, a *Cluster, fixed ...string) (*AutoGrowth, *[]c
 	g, err := NewAutoGrowth(a, func(keyspace string) bool { return slices.Contains(fixed, keyspace) },
 		func(e clientadmin.AuditEvent) { events = append(events, e) }, prometheus.NewPedanticRegistry())
 	must.Do(t, err)
-	t.Cleanup(g.Close)
+	t.Cleanup(func() { must.Do(t, g.Close(t.Context())) })
 	return g, &events
 }
 
@@ -65,7 +66,7 @@ func TestAutoGrowthIsWanted(t *testing.T) {
 			g, _ := newAutoGrowth(t, nil, test.fixed)
 			for _, l := range test.looks {
 				got := g.wanted(view, l.reports, began.Add(l.after))
-				if l.want == "" && len(got) > 0 || l.want != "" && (len(got) != 1 || got[0].keyspace != "posts" || !strings.Contains(got[0].reason, l.want)) {
+				if l.want == "" && len(got) > 0 || l.want != "" && (len(got) != 1 || got[0].keyspace.Name != "posts" || !strings.Contains(got[0].reason, l.want)) {
 					t.Errorf("after %v: %+v, want %q", l.after, got, l.want)
 				}
 			}
@@ -90,14 +91,17 @@ func valueOf(t *testing.T, metric prometheus.Metric) float64 {
 func TestAutoGrowth(t *testing.T) {
 	t.Parallel()
 	a, n := openCluster(t, 1)
+	var log strings.Builder
+	a.cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	g, events := newAutoGrowth(t, a)
 	g.bounds.rows = 3
 	write(t, n, 1, 2)
 	now := time.Now()
 	g.look(now)
 	g.look(now.Add(g.bounds.after))
-	if len(g.large) > 0 || len(*events) > 0 {
-		t.Fatalf("a small keyspace: large %v, events %+v", g.large, *events)
+	first := n.Keyspace("posts").FirstGroup
+	if !g.of[first].large.IsZero() || len(*events) > 0 {
+		t.Fatalf("a small keyspace: %+v, events %+v", g.of[first], *events)
 	}
 	write(t, n, 3)
 	g.look(now)
@@ -107,13 +111,75 @@ func TestAutoGrowth(t *testing.T) {
 	}
 	hold(true)
 	g.look(now.Add(g.bounds.after))
-	if why := g.said["posts"]; !strings.Contains(why, "the cluster version is held") || valueOf(t, g.refused) != 1 {
-		t.Errorf("while the version is held: %q, %v refused", why, valueOf(t, g.refused))
+	g.look(now.Add(g.bounds.after + autoSayEvery - 1))
+	if got := strings.Count(log.String(), "the cluster version is held"); got != 1 || valueOf(t, g.refused) != 1 {
+		t.Errorf("while the version is held: %v refused, log:\n%s", valueOf(t, g.refused), &log)
 	}
 	hold(false)
 	g.look(now.Add(g.bounds.after))
 	if valueOf(t, g.growths) != 1 || valueOf(t, g.refused) != 0 || len(*events) != 1 || !strings.Contains((*events)[0].Target, "posts to 3 shards: shard 0 has 3 rows in memory") {
-		t.Fatalf("%v growths, %v refused, events %+v, said %q", valueOf(t, g.growths), valueOf(t, g.refused), *events, g.said)
+		t.Fatalf("%v growths, %v refused, events %+v, log:\n%s", valueOf(t, g.growths), valueOf(t, g.refused), *events, &log)
 	}
 	must.Become(t, "posts has three shards", func() bool { k := n.Keyspace("posts"); return k.Shards == 3 && k.Growing == nil })
+}
+
+// A keyspace whose rows would all go to one part does not grow.
+func TestAutoGrowthOfOneResidue(t *testing.T) {
+	t.Parallel()
+	a, n := openCluster(t, 1)
+	var log strings.Builder
+	a.cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	g, events := newAutoGrowth(t, a)
+	g.bounds.rows = 3
+	write(t, n, 3, 6, 9)
+	now := time.Now()
+	g.look(now)
+	g.look(now.Add(g.bounds.after))
+	if len(*events) > 0 || !strings.Contains(log.String(), "the largest shard would hold 3.00 times its even share") {
+		t.Errorf("events %+v, log:\n%s", *events, &log)
+	}
+}
+
+// A growth that splits no shard is withdrawn, and then the keyspace waits longer. The same holds if an operator withdraws
+// it.
+func TestAutoGrowthIsWithdrawn(t *testing.T) {
+	view := exampleCatalog()
+	posts := view.Keyspaces["posts"]
+	rows := map[string]shard.NodeReport{"n1.a": {Replicas: []shard.ReplicaReport{{GroupStatus: shard.GroupStatus{ID: 1, Role: "leader", Term: 1, Rows: autoBoundsDefault.rows}}, {GroupStatus: shard.GroupStatus{ID: 2, Role: "leader", Term: 1}}}}}
+	put := func(growth *catalog.Growth) {
+		k := posts
+		k.Growth = growth
+		view.Keyspaces["posts"] = k
+	}
+	g, _ := newAutoGrowth(t, nil)
+	of, now := g.bounds, time.Unix(1_700_000_000, 0)
+	wants := func(after time.Duration) []wantedGrowth {
+		now = now.Add(after)
+		return g.wanted(view, rows, now)
+	}
+	for round, wait := range []time.Duration{of.after, 6 * of.after, 36 * of.after, of.afterMax} {
+		put(nil)
+		wants(0)
+		if got := wants(wait - 1); len(got) > 0 {
+			t.Fatalf("round %d: wanted too early: %+v", round, got)
+		}
+		if got := wants(of.afterMax); len(got) != 1 || got[0].withdraw {
+			t.Fatalf("round %d: %+v", round, got)
+		}
+		put(&catalog.Growth{Shards: 6, Auto: true, Attempts: map[uint32]catalog.Attempt{1: {Number: 9}}})
+		if got := wants(0); len(got) > 0 {
+			t.Fatalf("round %d: during an attempt: %+v", round, got)
+		}
+		if got := wants(of.withdraw); len(got) > 0 {
+			t.Fatalf("round %d: during a late attempt: %+v", round, got)
+		}
+		put(&catalog.Growth{Shards: 6, Auto: true})
+		if got := wants(0); len(got) != 1 || !got[0].withdraw {
+			t.Fatalf("round %d: without an attempt: %+v", round, got)
+		}
+	}
+	put(&catalog.Growth{Shards: 6})
+	if got := wants(of.withdraw); len(got) > 0 {
+		t.Errorf("an operator's growth: %+v", got)
+	}
 }

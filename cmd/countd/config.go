@@ -376,10 +376,11 @@ func (f autoGrow) Set(text string) error {
 		if !of {
 			name, value = "", name
 		}
-		if of && !catalog.ValidName(name) || value != "on" && value != "off" {
+		grows, known := map[string]bool{"on": true, "true": true, "off": false, "false": false}[value] // templates of YAML turn on into true
+		if of && !catalog.ValidName(name) || !known {
 			return fmt.Errorf("want on, off, KEYSPACE=on or KEYSPACE=off, a keyspace being 1 to 63 of a-z 0-9 _ from a letter on")
 		}
-		f[name] = value == "on"
+		f[name] = grows
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -328,12 +329,12 @@ func (p *process) checkAlone(c *config, hadCluster bool) {
 	}
 }
 
-// checkShards warns of each keyspace whose number of shards differs from --shards, and of each
+// checkShards warns of each keyspace that was created with another number of shards than --shards, and of each
 // keyspace whose ids leave shards empty.
 func (p *process) checkShards(c *config) {
 	for name, shards := range c.Shards {
-		if keyspace := p.node.Keyspace(name); keyspace != nil && keyspace.Shards != shards {
-			p.logger.Warn("the number of shards of an existing keyspace cannot change", "keyspace", name, "shards", keyspace.Shards, "setting", shards)
+		if keyspace := p.node.Keyspace(name); keyspace != nil && cmp.Or(keyspace.CreatedShards, keyspace.Shards) != shards {
+			p.logger.Warn("--shards is for new clusters; countctl keyspace grow multiplies the shards of a keyspace", "keyspace", name, "shards", keyspace.Shards, "setting", shards)
 		}
 	}
 	for _, keyspace := range p.node.Keyspaces() {

@@ -13,6 +13,7 @@ import (
 // synced logs.
 const (
 	announceTimeout = time.Second     // for the announcement to reach other nodes
+	growthTimeout   = time.Second     // for a call that was under way
 	readersTimeout  = time.Second     // for readers of sources to apply their batch
 	handOverTimeout = 3 * time.Second // for other nodes to take over the groups that this one leads
 	drainTimeout    = 2 * time.Second // after the hand-over and --shutdown-delay, for requests in flight
@@ -34,7 +35,8 @@ func (p *process) stop(delay time.Duration) error {
 		c.Close()
 	}
 	if p.growth != nil {
-		p.growth.Close()
+		_, err := p.within("end a look at large keyspaces", growthTimeout, p.growth.Close)
+		errs = append(errs, err)
 	}
 	if p.gossip != nil {
 		// Announce the stop before the process ends, because otherwise other nodes report a dead

@@ -70,7 +70,7 @@ function one(name) {
 function create() {
   confirm({
     title: 'Create a keyspace', action: 'Create it',
-    says: ['All nodes get its shards. The number of shards and the sharding are fixed for ever; columns can be added later.'],
+    says: ['All nodes get its shards. The sharding is fixed for ever; columns can be added and shards multiplied later.'],
     fields: [
       field('Name', h('input', {name: 'name', required: true, pattern: '[a-z][a-z0-9_]{0,62}', autocomplete: 'off'}), '1 to 63 of a-z, 0-9 and _, from a letter on'),
       field('Columns', h('input', {name: 'columns', required: true, autocomplete: 'off', placeholder: 'like, view'}), '1 to 64 names, with commas between them'),
