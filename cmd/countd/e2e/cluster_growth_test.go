@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -45,12 +44,11 @@ func TestUpgradeThenGrow(t *testing.T) {
 var oneShard = map[string]int{"posts": 1, "users": 1, "unread": 1, "feed": 1}
 
 // TestClusterGrowth multiplies the shards of keyspaces under load, each by 3 and once more by 3,
-// while nodes are killed. Meanwhile a source counts a queue, and is paused and resumed. In the long
-// form the test does so 20 times, with all faults of TestClusterChaos, moves, drains, and pipelines of
-// Redis clients. There, every other pair of rounds begins with a growth without faults, and prints the
-// times of writes before and during it. At the end, the source has counted each message once, each
-// count is the sum of the answered writes, and one order explains all other answers. All replicas are
-// equal, and no two ever differed at the same index.
+// while nodes are killed. In the long form it does so 20 times, with all faults of
+// TestClusterChaos, moves, drains, and pipelines of Redis clients. There, every other pair of rounds
+// begins with a growth without faults, and prints the times of writes before and during it. At the
+// end, each count is the sum of the answered writes, and one order explains all other answers. All
+// replicas are equal, and no two ever differed at the same index.
 func TestClusterGrowth(t *testing.T) {
 	long(t)
 	beside(t)
@@ -61,9 +59,6 @@ func TestClusterGrowth(t *testing.T) {
 			c := proctest.NewCluster(t, bin, proctest.Options{
 				Nodes: short(3, 4), LogStore: store, Cuttable: *chaos, Shards: oneShard,
 			})
-			q := startNATSQueue(t)
-			q.first = 1 << 40 // no row of the load
-			q.create(t, c.Nodes()[0])
 			load := faultLoad(c)
 			var redis *pipelines
 			from := map[string]int{}
@@ -76,10 +71,6 @@ func TestClusterGrowth(t *testing.T) {
 			}
 			grown := make(chan struct{})
 			var faulty sync.WaitGroup
-			counting, stop := context.WithCancel(t.Context())
-			faulty.Go(func() { q.keepWriting(counting) })
-			faulty.Go(func() { q.keepPausing(counting, c.Nodes()) })
-			t.Cleanup(stop)
 			rng := rand.New(rand.NewPCG(chaosSeed, uint64(round)))
 			faulty.Go(func() { // ends once the keyspaces have grown
 				for {
@@ -105,15 +96,12 @@ func TestClusterGrowth(t *testing.T) {
 				}
 			}
 			close(grown)
-			stop()
 			faulty.Wait()
 			if *chaos {
 				moves.end()
 				t.Log(moves)
 			}
 			c.AwaitReady(c.Nodes()...)
-			c.Nodes()[0].MustCtl("source", "resume", q.name)
-			q.awaitCounted(t, c.Nodes()[1], c.Nodes()[2])
 			if *chaos {
 				redis.end(c.Nodes())
 				load.Stop()
@@ -137,19 +125,6 @@ func quietGrowth(t *testing.T, c *proctest.Cluster, load *proctest.Load) {
 	t.Logf("before the growth: %v", load.Between(began, grows))
 	t.Logf("the growth of %v: %v", grown.Sub(grows).Round(time.Millisecond), load.Between(grows, grown))
 	t.Logf("after it: %v", load.Between(grown, time.Now()))
-}
-
-// keepPausing pauses and resumes the source until ctx ends. Calls fail while a node is down.
-func (q *queue) keepPausing(ctx context.Context, nodes []*proctest.Member) {
-	for ctx.Err() == nil {
-		for _, change := range []string{"pause", "resume"} {
-			_, _ = nodes[rand.IntN(len(nodes))].Call(http.MethodPost, "/v1/sources/"+q.name+"/"+change, nil, nil)
-			select {
-			case <-ctx.Done():
-			case <-time.After(rand.N(time.Second)):
-			}
-		}
-	}
 }
 
 // grow multiplies the shards of a keyspace by 3, and waits until it has grown.
