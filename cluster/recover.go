@@ -279,41 +279,6 @@ func (s *Survivors) changeCluster(plan *Recovery) error {
 	return nil
 }
 
-// commands returns the entries by which the catalog forgets the lost nodes. It leaves out what the
-// catalog would refuse, which are changes of a shard that is being split. After the split, the
-// catalog's leader makes these changes as usual.
-func (s *Survivors) commands(plan *Recovery) (entries [][]byte, err error) {
-	view := s.view
-	add := func(c *catalog.Command) {
-		next, result := view.After(c)
-		if result.Refused != "" || result.Missing || err != nil {
-			return
-		}
-		var entry []byte
-		if entry, err = catalog.AppendEntry(nil, c); err == nil {
-			view, entries = next, append(entries, entry)
-		}
-	}
-	for _, key := range plan.Lost {
-		add(&catalog.Command{SetNodeState: &catalog.SetNodeStateEntry{Key: key, State: catalog.NodeLeaving}})
-	}
-	for _, g := range plan.Groups {
-		was := view.Groups[g.Group].Target
-		target := slices.DeleteFunc(slices.Clone(was), func(key string) bool { return !slices.Contains(plan.Nodes, key) || key == g.Node })
-		switch {
-		case g.Node == "":
-			target = []string{plan.Groups[0].Node} // the group has no leader, so nothing comes of it but that the lost nodes can leave
-		case !g.Kept || len(target) < len(was):
-			target = append([]string{g.Node}, target...)
-		}
-		add(&catalog.Command{Place: &catalog.PlaceEntry{Group: g.Group, Target: target[:min(len(target), catalog.ReplicasMax)], Was: was}})
-	}
-	for _, key := range plan.Lost {
-		add(&catalog.Command{RemoveNode: &catalog.RemoveNodeEntry{Key: key}})
-	}
-	return entries, err
-}
-
 // ReportRecovered calls report with a recovery of this directory that no start has reported yet, if
 // there is one. A crash may make the next start repeat the call.
 func (d *DataDir) ReportRecovered(report func(*Recovery)) error {

@@ -13,10 +13,16 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/storage"
+	"github.com/countd/countd/source/sink"
 )
 
 var errStopped = errors.New("stopped here")
@@ -62,6 +68,8 @@ func newStoppedNodes(t *testing.T, store storage.LogStore, n int, of func(shard 
 		create.Replicas = append(create.Replicas, on)
 	}
 	commands = append(commands, &catalog.Command{Create: create})
+	commands = append(commands, &catalog.Command{PutSource: &catalog.PutSourceEntry{Name: "queue", Config: []byte("{}"), Cluster: 7}})
+	commands = append(commands, &catalog.Command{StartSource: &catalog.StartSourceEntry{Number: 7<<32 | 1, Starts: map[uint32]sink.Position{3: {}}, Identity: "topic"}})
 	var entries [][]byte
 	view := catalog.New().View()
 	for _, c := range commands {
@@ -77,7 +85,7 @@ func newStoppedNodes(t *testing.T, store storage.LogStore, n int, of func(shard 
 		s.write(i, catalog.Group, 0, s.servers(0, []int{0, 1, 2}), entries)
 		for shard := range 2 {
 			if at := slices.Index(of(shard), i); at >= 0 && lag[i] != noLog {
-				data := make([][]byte, 10-lag[i])
+				data := slices.Repeat([][]byte{codec.AppendChecksum(codec.BeginEntry(nil, codec.KindCounters, 0))}, 10-lag[i])
 				s.write(i, uint32(1+shard), uint64(1+at), s.servers(1, of(shard)), data)
 			}
 		}
@@ -99,6 +107,30 @@ func (s *stoppedNodes) servers(first uint64, on []int) (c raft.Configuration) {
 // write makes a replica whose log has a configuration and then commands.
 func (s *stoppedNodes) write(node int, group uint32, number uint64, c raft.Configuration, commands [][]byte) {
 	s.t.Helper()
+	s.withLog(node, group, number, func(cfg *replica.Config, stores storage.Stores, log *storage.Log) {
+		stop := storage.NewFailStop(func(error) {}, func(error) {})
+		must.Do(s.t, storage.NewVotes(stores, group, cfg.LogPath(), stop).SetTerm(1))
+		must.Do(s.t, log.StoreLog(&raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(c)}))
+		for i, data := range commands {
+			must.Do(s.t, log.StoreLog(&raft.Log{Index: uint64(i) + 2, Term: 1, Type: raft.LogCommand, Data: data, AppendedAt: time.Unix(int64(i), 0)}))
+		}
+		_, err := storage.OpenSnapshots(cfg.Dir, group, hclog.NewNullLogger(), stop)
+		must.Do(s.t, err)
+	})
+}
+
+// append appends a command to the log of a replica.
+func (s *stoppedNodes) append(node int, group uint32, number uint64, command []byte) {
+	s.t.Helper()
+	s.withLog(node, group, number, func(_ *replica.Config, _ storage.Stores, log *storage.Log) {
+		last, err := log.LastIndex()
+		must.Do(s.t, err)
+		must.Do(s.t, log.StoreLog(&raft.Log{Index: last + 1, Term: 1, Type: raft.LogCommand, Data: command}))
+	})
+}
+
+func (s *stoppedNodes) withLog(node int, group uint32, number uint64, do func(*replica.Config, storage.Stores, *storage.Log)) {
+	s.t.Helper()
 	groups := filepath.Join(s.dirs[node], groupsDir)
 	must.Do(s.t, os.MkdirAll(groups, 0o700))
 	store, err := storage.ChooseLogStore(groups, s.store)
@@ -112,15 +144,7 @@ func (s *stoppedNodes) write(node int, group uint32, number uint64, c raft.Confi
 	}
 	stores, err := storage.OpenStores(cfg.Stores())
 	must.Do(s.t, err)
-	stop := storage.NewFailStop(func(error) {}, func(error) {})
-	log := storage.NewLog(stores, group, cfg.LogPath(), 1<<20, stop)
-	must.Do(s.t, storage.NewVotes(stores, group, cfg.LogPath(), stop).SetTerm(1))
-	must.Do(s.t, log.StoreLog(&raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(c)}))
-	for i, data := range commands {
-		must.Do(s.t, log.StoreLog(&raft.Log{Index: uint64(i) + 2, Term: 1, Type: raft.LogCommand, Data: data, AppendedAt: time.Unix(int64(i), 0)}))
-	}
-	_, err = storage.OpenSnapshots(cfg.Dir, group, hclog.NewNullLogger(), stop)
-	must.Do(s.t, err)
+	do(&cfg, stores, storage.NewLog(stores, group, cfg.LogPath(), 1<<20, storage.NewFailStop(func(error) {}, func(error) {})))
 	must.Do(s.t, stores.Close())
 	if cfg.NodeLog != nil {
 		must.Do(s.t, cfg.NodeLog.Close())
@@ -283,7 +307,7 @@ func TestRecoverChoosesNewest(t *testing.T) {
 		node  string
 		kept  bool
 		index uint64
-	}{{0, s.keys[0], true, 8}, {1, s.keys[1], true, 9}, {2, s.keys[1], false, 9}} {
+	}{{0, s.keys[0], true, 10}, {1, s.keys[1], true, 9}, {2, s.keys[1], false, 9}} {
 		g := plan.Groups[want.group]
 		if g.Node != want.node || g.Kept != want.kept || g.Index != want.index {
 			t.Errorf("group %d: %+v, want %+v", want.group, g, want)
@@ -359,5 +383,64 @@ func TestRecoverFirstVotersWithoutLog(t *testing.T) {
 	must.Do(t, err)
 	if first := plan.Groups[1]; first.Kept || first.Node != s.keys[2] {
 		t.Errorf("the newest replica is the only voter: %+v", first)
+	}
+}
+
+// entryOf returns an entry with one request.
+func entryOf(id dedup.RequestID, ops ...engine.Op) []byte {
+	var w raftfsm.RequestWriter
+	w.Reset(nil, codec.Route{Modulus: 2}, &id)
+	for i := range ops {
+		counters.Ops(ops).AppendTo(&w, ops[i].ID, i)
+	}
+	clocked := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 0), time.Unix(1, 0), dedup.Limits{})
+	return codec.AppendChecksum(append(clocked, w.Section()...))
+}
+
+// The catalog of the survivors may lack entries that their shards rely on. The recovered catalog
+// gives no column, epoch, group or attempt of these a second time. If a shard was split into groups
+// that no catalog knows, the recovery is refused.
+func TestRecoverCatalogBehind(t *testing.T) {
+	made := func() *stoppedNodes {
+		return newStoppedNodes(t, storage.LogStoreShared, 3, allOnFirstThree, make([]int, 3))
+	}
+	s := made()
+	s.append(0, 1, 1, entryOf(dedup.RequestID{}, engine.Op{ID: 4, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 2, Value: 5}}}))
+	s.append(0, 1, 1, entryOf(dedup.BySource(dedup.SourceSection{PositionKey: dedup.PositionKey{Source: 7<<32 | 1, Partition: 3}, Mode: dedup.SectionRead, Epoch: 4, Since: 1})))
+	s.append(0, 1, 1, (&raftfsm.AbandonEntry{From: codec.Route{Modulus: 2}, Attempt: 200}).Entry(codec.KindCounters))
+	plan, _, _, err := s.recover(-1, 0)
+	must.Do(t, err)
+	s.mustBeRecovered(plan, 0)
+	offline, err := replica.OpenOffline(filepath.Join(s.dirs[0], groupsDir), s.keys[0])
+	must.Do(t, err)
+	meta, err := offline.Open(catalog.Group)
+	must.Do(t, err)
+	view, err := meta.Catalog()
+	must.Do(t, err)
+	posts, queue := view.Keyspaces["posts"], view.Sources["queue"]
+	if !slices.Equal(posts.Columns, []string{"like", "recovered_1", "recovered_2"}) || len(view.Keyspaces) != 1 {
+		t.Errorf("%+v", view.Keyspaces)
+	}
+	if p := queue.Partitions[3]; p.Epoch != 5 || p.Since() != 1 || queue.Paused {
+		t.Errorf("%+v", queue)
+	}
+	if view.NextGroup <= 200 {
+		t.Errorf("the next group is %d", view.NextGroup)
+	}
+	must.Do(t, meta.Close())
+	must.Do(t, offline.Close())
+
+	s = made()
+	s.write(1, 2, 4, s.servers(1, []int{0, 1, 2}), nil)
+	must.Do(t, os.RemoveAll(filepath.Join(s.dirs[1], groupsDir, "00002.2")))
+	if _, _, _, err := s.recover(-1, 1); !errors.Is(err, ErrCannotRecover) || !strings.Contains(err.Error(), "has replica 4 of group 2") {
+		t.Errorf("with a replica of an unknown number: %v", err)
+	}
+
+	s = made()
+	split := &raftfsm.SplitEntry{From: codec.Route{Modulus: 2}, Attempt: 200, Term: 1, Group: 1, Divisor: 2, Children: []uint32{201}}
+	s.append(0, 1, 1, split.Entry(codec.KindCounters))
+	if _, _, _, err := s.recover(-1, 0); !errors.Is(err, ErrCannotRecover) || !strings.Contains(err.Error(), "posts/0 was split") {
+		t.Errorf("after a split into unknown groups: %v", err)
 	}
 }

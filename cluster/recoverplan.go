@@ -45,7 +45,13 @@ func (s *Survivors) Plan(now time.Time) (plan *Recovery, resumed bool, err error
 	if err := s.planGroups(plan); err != nil {
 		return nil, false, err
 	}
-	return plan, false, s.checkGrowing(plan)
+	if err := s.checkGrowing(plan); err != nil {
+		return nil, false, err
+	}
+	if !plan.Groups[0].Kept { // ask now what would be refused later
+		_, err = s.commands(plan)
+	}
+	return plan, false, err
 }
 
 // interrupted returns the plan that an earlier run has written to all of its directories; nil for
@@ -99,11 +105,7 @@ func (s *Survivors) counts(n *survivor, group uint32) bool {
 		return true
 	}
 	p := s.view.Groups[group]
-	if !p.Numbered() {
-		return true
-	}
-	number, has := p.Number(n.Identity.Key())
-	return has && number == n.replicas[group].Number
+	return !p.Numbered() || !p.Retired(n.Identity.Key(), n.replicas[group].Number)
 }
 
 func (s *Survivors) readCatalog() error {
@@ -117,9 +119,13 @@ func (s *Survivors) readCatalog() error {
 		return err
 	}
 	for _, n := range s.nodes {
-		for group := range n.replicas {
-			if _, placed := s.view.Groups[group]; group != catalog.Group && !placed && !s.view.Dropped(group) {
-				return fmt.Errorf("%w: %q has a replica of group %d, which the newest catalog does not know", ErrCannotRecover, n.path, group)
+		for group, r := range n.replicas {
+			p, placed := s.view.Groups[group]
+			if group != catalog.Group && !placed && !s.view.Dropped(group) {
+				return fmt.Errorf("%w: %q has a replica of group %d, which the newest catalog does not know; leave it out", ErrCannotRecover, n.path, group)
+			}
+			if p.Numbered() && r.Number >= p.NextReplica {
+				return fmt.Errorf("%w: %q has replica %d of group %d, and the newest catalog has given only lower numbers; leave it out", ErrCannotRecover, n.path, r.Number, group)
 			}
 		}
 	}

@@ -130,6 +130,7 @@ const rule = `
 		raftfsm/counters
 		raftfsm/dedup
 		raftfsm/feed
+		raftfsm/rows
 		raftfsm/spill
 		raftfsm/unread
 		source/sink
@@ -497,7 +498,14 @@ const rule = `
 		admin
 		sources
 	# Tests of countctl recover forge the logs of stopped nodes.
-	tests of cluster: shard/storage
+	tests of cluster:
+		engine
+		raftfsm
+		raftfsm/codec
+		raftfsm/counters
+		raftfsm/dedup
+		shard/storage
+		source/sink
 	tests of cmd/countctl/internal/cluster:
 		cmd/countctl/internal/clitest
 		cmd/countctl/internal/data

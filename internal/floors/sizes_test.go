@@ -23,9 +23,8 @@ const linesMin = 100
 
 // smaller contains the packages below linesMin, and why they exist.
 var smaller = map[string]string{
-	"cmd/countctl":  "a program",
-	"docs":          "go:embed reads only below the package",
-	"raftfsm/kinds": "the list of kinds, which import the packages that use it",
+	"cmd/countctl": "a program",
+	"docs":         "go:embed reads only below the package",
 }
 
 // packagesMax bounds the number of packages of the module. Never raise it.

@@ -70,6 +70,14 @@ func (c *coldPart) parse(p []byte) error {
 	return nil
 }
 
+// ParseHiding decodes the rows in memory of a section of cold rows that are named.
+func ParseHiding(p []byte, page *engine.Page) error {
+	var c coldPart
+	err := c.parse(p)
+	*page = c.hiding
+	return err
+}
+
 // carriedBytes returns the number of bytes by which the blocks of all cold rows would enlarge a
 // stream, or -1 if there are no cold rows.
 func carriedBytes(table *engine.Snapshot) int64 {

@@ -1,4 +1,5 @@
-// Package kinds lists the kinds of shards, and the keyspaces that every cluster begins with. A new
+// Package kinds lists the kinds of shards, and the keyspaces that every cluster begins with. It reads
+// which numbers of the catalog a shard of any kind shows. A new
 // kind needs a number and a name in package codec, a package of its own, and a line here.
 package kinds
 

@@ -11,6 +11,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -200,6 +202,34 @@ func (r *OfflineReplica) Catalog() (*catalog.View, error) {
 		return nil, fmt.Errorf("cannot read the catalog: %w", err)
 	}
 	return c.View(), nil
+}
+
+// Shown is what a replica shows of the catalog's numbers.
+type Shown = kinds.Shown
+
+// Shown returns what the snapshot and all entries of the log show, committed or not. r must be a
+// replica of a shard of the kind.
+func (r *OfflineReplica) Shown(kind string) (shown Shown, err error) {
+	number, _ := codec.KindOf(kind)
+	metas, err := r.snaps.List()
+	if err == nil && len(metas) > 0 {
+		_, state, openErr := r.snaps.Open(metas[0].ID)
+		if err = openErr; err == nil {
+			err = errors.Join(shown.Snapshot(number, state), state.Close())
+		}
+	}
+	if err == nil {
+		err = r.each(func(entry *raft.Log) error {
+			if entry.Type != raft.LogCommand {
+				return nil
+			}
+			return shown.Entry(entry.Data, entry.Term)
+		})
+	}
+	if err != nil {
+		return shown, fmt.Errorf("cannot read the shard: %w", err)
+	}
+	return shown, nil
 }
 
 // MakeSoleVoter durably appends commands, and then a configuration with r as the only voter. term
