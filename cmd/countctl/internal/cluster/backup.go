@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -22,9 +23,9 @@ import (
 	"github.com/countd/countd/internal/program"
 )
 
-// backupRetryFor bounds how long backup retries one shard, for example while its group
-// elects a leader.
-const backupRetryFor = time.Minute
+// backupRetryFor bounds how long backup retries one shard: while its group elects a leader, or has split and its new
+// parts take their first snapshots.
+const backupRetryFor = 3 * time.Minute
 
 type backupOutput struct {
 	Dir     string  `json:"dir"`
@@ -41,7 +42,7 @@ func backupCommand(c *cli.CLI) *cobra.Command {
 		Long: `Write all rows of all keyspaces to a new directory.
 
 Each shard is saved as it was at one moment, including all writes acknowledged before
-the backup began; different shards may be of different moments. Users' cursors and feeds
+the backup began; different shards may be of different moments. A keyspace may grow meanwhile. Users' cursors and feeds
 are saved before the notices and posts that they refer to. Writes continue meanwhile. The
 files have checksums, and restore verifies them all. A backup that is interrupted or fails
 removes what it wrote. The files include what the shards remember of requests, but a
@@ -192,17 +193,13 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 	}
 	inBackupOrder(keyspaces, func(k client.Keyspace) string { return k.Kind })
 	for _, k := range keyspaces {
-		if k.Growing != nil {
-			return nil, fmt.Errorf("keyspace %s grows from %d to %d shards: wait for the end of the growth", k.Name, k.Shards, k.Growing.To)
-		}
 		in := manifestKeyspace{Name: k.Name, Kind: k.Kind, Shards: k.Shards, Sharding: k.Sharding, CreatedShards: k.CreatedShards}
 		for shard := range k.Shards {
-			g, err := b.shard(ctx, k.Name, shard, numbers)
-			if err != nil {
-				return nil, fmt.Errorf("cannot back up %s/%d: %w", k.Name, shard, err)
+			if in.Groups, err = b.shards(ctx, k.Name, shard, k.Shards, numbers, in.Groups); err != nil {
+				return nil, err
 			}
-			in.Groups = append(in.Groups, *g)
 		}
+		in.settle()
 		m.Keyspaces = append(m.Keyspaces, in)
 	}
 	if err := b.addColumns(ctx, m, numbers); err != nil {
@@ -237,7 +234,7 @@ func (b *backup) sources(ctx context.Context, earlier []admin.SavedSource) (kept
 // addColumns adds the columns of the keyspaces to the manifest. It runs after all snapshots, so
 // that every column with counts in a snapshot is included. numbers holds the group numbers from
 // before the snapshots. If a group has another number now, its keyspace was dropped and created
-// again. If a keyspace began to grow, a snapshot may lack the rows of new shards.
+// again.
 func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string]uint32) error {
 	keyspaces, err := cli.KeyspacesNow(ctx, b.server)
 	if err != nil {
@@ -253,9 +250,6 @@ func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string
 		first := fmt.Sprintf("%s/%d", in.Name, 0)
 		if at < 0 || now[first] != numbers[first] || keyspaces[at].Sharding != in.Sharding {
 			return fmt.Errorf("keyspace %s was dropped meanwhile", in.Name)
-		}
-		if keyspaces[at].Growing != nil || keyspaces[at].Shards != in.Shards {
-			return fmt.Errorf("keyspace %s began to grow meanwhile, or was dropped: back up again after the growth", in.Name)
 		}
 		k := keyspaces[at]
 		in.Columns, in.Settings = k.Columns, k.Settings
@@ -279,6 +273,34 @@ func groupNumbers(ctx context.Context, server *client.Client) (map[string]uint32
 		numbers[cli.GroupName(g)] = g.ID
 	}
 	return numbers, nil
+}
+
+// shards writes the files of the ids of shard number shard of modulus shards, and appends their descriptions to files. If
+// the shard has split, its snapshot has a part of the ids, and names another modulus. Then the other parts are shards of
+// that modulus. A shard that has split takes a snapshot only once its parts have their rows.
+func (b *backup) shards(ctx context.Context, keyspace string, shard, modulus int, numbers map[string]uint32, files []manifestGroup) ([]manifestGroup, error) {
+	g, err := b.shard(ctx, keyspace, shard, numbers)
+	if err != nil {
+		return nil, fmt.Errorf("cannot back up %s/%d: %w", keyspace, shard, err)
+	}
+	split := cmp.Or(g.Modulus, modulus) // an older program sends none, and does not split
+	if g.Modulus = split; split%modulus != 0 {
+		return nil, fmt.Errorf("cannot back up %s/%d: its snapshot has the ids of %d shards, want %d", keyspace, shard, split, modulus)
+	}
+	files = append(files, *g)
+	if split == modulus {
+		return files, nil
+	}
+	b.Say("%s/%d has split into %d", keyspace, shard, split/modulus)
+	if numbers, err = groupNumbers(ctx, b.server); err != nil {
+		return nil, err
+	}
+	for part := shard + modulus; part < split; part += modulus {
+		if files, err = b.shards(ctx, keyspace, part, split, numbers, files); err != nil {
+			return nil, err
+		}
+	}
+	return files, nil
 }
 
 // shard writes the file of one shard. After a retryable error, such as a change of the leader, it
@@ -319,7 +341,7 @@ func (b *backup) file(ctx context.Context, number uint32, g *manifestGroup) erro
 	if err != nil || n != in.Bytes {
 		return fmt.Errorf("%w: the snapshot ends after %d of %d bytes: %w", client.ErrNoAnswer, n, in.Bytes, err)
 	}
-	g.Bytes, g.Index, g.Rows, g.Digest = n, in.Index, in.Rows, in.Digest
+	g.Bytes, g.Index, g.Rows, g.Digest, g.Modulus = n, in.Index, in.Rows, in.Digest, in.Modulus
 	g.SHA256 = hex.EncodeToString(sum.Sum(nil))
 	b.files = append(b.files, g.File)
 	return out.Commit()

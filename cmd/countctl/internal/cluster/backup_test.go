@@ -272,48 +272,97 @@ func TestBackupWhileAKeyspaceIsDropped(t *testing.T) {
 	}
 }
 
-// A backup fails if a keyspace begins to grow while the backup runs, whether or not the growth has ended by then.
+// A backup of a keyspace that grows meanwhile has each id once: some shards from before their split, and all parts of
+// others. It is restored into a keyspace of any number of shards. If all shards had split, it is one of the grown keyspace.
 func TestBackupWhileAKeyspaceGrows(t *testing.T) {
-	server := nodetest.New(t)
-	ctl := against(t, server.URL)
-	for _, name := range []string{"tags", "words"} {
-		ctl.OK("keyspace", "create", name, "--columns", "a", "--shards", "1")
+	csv := filepath.Join(t.TempDir(), "rows.csv")
+	text := "id,a\n"
+	for i := range 200 {
+		text += fmt.Sprintf("%d,%d\n", uint64(i*i)<<(i%40), i+1)
 	}
-	for _, order := range [][]string{{"tags"}, {"words", "--no-wait"}} {
-		snapshots := 0
+	mustDo(t, os.WriteFile(csv, []byte(text), 0o600))
+	for before, c := range map[int]struct { // number of shards that are read before the growth
+		shards, files int
+		says          string
+	}{
+		0: {6, 6, ""},
+		1: {2, 4, "it has 2 shards, and the backup 2 shards, some of them split"},
+		2: {2, 2, ""},
+	} {
+		server := nodetest.New(t)
+		ctl := against(t, server.URL)
+		ctl.OK("keyspace", "create", "tags", "--columns", "a", "--shards", "2")
+		ctl.OK("import", csv, "--keyspace", "tags")
+		list := ctl.OK("group", "list", "-o", "json")
+		of := func(r *http.Request) bool {
+			return regexp.MustCompile(`"id": ?` + strings.Split(r.URL.Path+"/////", "/")[4] + `, ?\s*"keyspace": ?"tags"`).MatchString(list)
+		}
+		taken := 0
 		server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
-			if strings.HasSuffix(r.URL.Path, "/snapshot") {
-				if snapshots++; snapshots == 2 {
-					against(t, server.URL).OK(append([]string{"keyspace", "grow", "--yes"}, order...)...)
+			if strings.HasSuffix(r.URL.Path, "/snapshot") && of(r) {
+				if taken++; taken == before+1 {
+					against(t, server.URL).OK("keyspace", "grow", "tags", "--yes")
 				}
 			}
 			return nil
 		})
-		got := ctl.Run("backup", filepath.Join(t.TempDir(), "backup"))
-		if got.Code != cli.ExitFail || !strings.Contains(got.Err, "keyspace "+order[0]+" began to grow meanwhile") {
-			t.Errorf("%v: exit %d, %s", order, got.Code, got.Err)
+		dir := filepath.Join(t.TempDir(), "backup")
+		ctl.OK("backup", dir)
+		server.SetFail(nil)
+		m, err := readManifest(dir)
+		mustDo(t, err)
+		k := m.Keyspaces[slices.IndexFunc(m.Keyspaces, func(k manifestKeyspace) bool { return k.Name == "tags" })]
+		if k.Shards != c.shards || len(k.Groups) != c.files || k.divisor() != 2 || k.mixed() != (c.says != "") {
+			t.Errorf("%d shards before the growth: %+v", before, k)
+		}
+		want := ctl.OK("export", "-", "--keyspace", "tags")
+		for _, shards := range []string{"", "6", "5"} {
+			to := against(t, nodetest.New(t).URL)
+			if shards != "" {
+				to.OK("keyspace", "create", "tags", "--columns", "a", "--shards", shards)
+			}
+			got := to.Run("restore", dir)
+			if got.Code != cli.ExitOK || shards == "" && !strings.Contains(got.Err, c.says) {
+				t.Errorf("%d shards before the growth, into %q: exit %d, %s", before, shards, got.Code, got.Err)
+			}
+			if got := to.OK("export", "-", "--keyspace", "tags"); got != want {
+				t.Errorf("%d shards before the growth, into %q:\n%s\nwant\n%s", before, shards, got, want)
+			}
 		}
 	}
 }
 
-// A backup and a restore choose the groups by a list that is as new as the leader's catalog.
-func TestGroupsOfABackupAreNew(t *testing.T) {
-	server := nodetest.New(t)
-	fresh := 0
-	server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
-		if r.URL.Path == "/v1/admin/groups" && r.URL.RawQuery == "consistency=linearizable" {
-			fresh++
+// A manifest whose files have an id twice or never is refused.
+func TestFilesCoverEachIDOnce(t *testing.T) {
+	type files [][2]int // shard, modulus
+	for _, c := range []struct {
+		shards int
+		files  files
+		want   bool
+	}{
+		{1, files{{0, 0}}, true},
+		{2, files{{0, 0}, {1, 0}}, true},
+		{2, files{{0, 0}, {1, 6}, {3, 6}, {5, 6}}, true},
+		{2, files{{0, 0}, {1, 6}, {3, 6}, {5, 12}, {11, 12}}, true},
+		{2, files{{0, 0}}, false},
+		{2, files{{0, 0}, {0, 0}}, false},
+		{2, files{{0, 0}, {1, 6}, {3, 6}}, false},
+		{2, files{{0, 0}, {1, 0}, {3, 6}}, false},
+		{2, files{{0, 0}, {1, 6}, {3, 6}, {5, 6}, {2, 6}}, false},
+		{2, files{{0, 3}, {1, 3}, {2, 3}}, true},
+		{2, files{{0, 0}, {1, 5}, {3, 5}}, false},
+		{2, files{{0, 0}, {-1, 0}}, false},
+		{2, files{{0, 0}, {1, -2}}, false},
+		{0, nil, false},
+		{1 << 30, nil, false},
+	} {
+		k := manifestKeyspace{Shards: c.shards}
+		for _, f := range c.files {
+			k.Groups = append(k.Groups, manifestGroup{Shard: f[0], Modulus: f[1]})
 		}
-		return nil
-	})
-	dir := filepath.Join(t.TempDir(), "backup")
-	against(t, server.URL).OK("backup", dir)
-	if fresh != 2 {
-		t.Errorf("a backup asks %d times", fresh)
-	}
-	against(t, server.URL).OK("restore", dir)
-	if fresh != 3 {
-		t.Errorf("a restore asks %d times", fresh-2)
+		if got := k.covers(); got != c.want {
+			t.Errorf("%d shards, %v: %v", c.shards, c.files, got)
+		}
 	}
 }
 

@@ -25,6 +25,8 @@ const (
 	// manifestBytesMax bounds the bytes that readManifest reads. The manifest of a backup with
 	// 4,096 groups has about 1 MB.
 	manifestBytesMax = 16 << 20
+	// modulusMax bounds the moduli of a manifest. It is far above the most shards of a keyspace.
+	modulusMax = 1 << 16
 )
 
 // manifest describes the content of a backup. It is written last, so a directory without a manifest
@@ -57,8 +59,55 @@ type manifestKeyspace struct {
 	Sharding string `json:"sharding,omitempty"`
 	// CreatedShards is the number of shards at the creation; 0 unless the keyspace has grown. The keys in the
 	// snapshots depend on it.
-	CreatedShards int             `json:"created_shards,omitempty"`
-	Groups        []manifestGroup `json:"groups"` // one for each shard, in the order of shards
+	CreatedShards int `json:"created_shards,omitempty"`
+	// Groups has one for each shard, in the order of shards. If the keyspace grew during the backup, it may have some shards
+	// from before their split, and the parts of others. Each id is in one of them.
+	Groups []manifestGroup `json:"groups"`
+}
+
+// settle completes the description of a keyspace from the moduli of its groups. If all shards had split, the backup is one
+// of the grown keyspace.
+func (k *manifestKeyspace) settle() {
+	slices.SortFunc(k.Groups, func(a, b manifestGroup) int { return cmp.Compare(a.Shard, b.Shard) })
+	modulus := k.Groups[0].Modulus
+	if !slices.ContainsFunc(k.Groups, func(g manifestGroup) bool { return g.Modulus != modulus }) && modulus != k.Shards {
+		k.Shards, k.CreatedShards = modulus, cmp.Or(k.CreatedShards, k.Shards)
+	}
+	for i := range k.Groups {
+		if g := &k.Groups[i]; g.Modulus == k.Shards {
+			g.Modulus = 0
+		}
+	}
+}
+
+// mixed reports whether the backup has shards from before and after a growth.
+func (k *manifestKeyspace) mixed() bool {
+	return slices.ContainsFunc(k.Groups, func(g manifestGroup) bool { return g.Modulus != 0 })
+}
+
+// covers reports whether each id is in exactly one group.
+func (k *manifestKeyspace) covers() bool {
+	most := k.Shards
+	for _, g := range k.Groups {
+		most = max(most, g.Modulus)
+	}
+	if k.Shards < 1 || most > modulusMax {
+		return false
+	}
+	covered := make([]bool, most) // by remainder
+	for _, g := range k.Groups {
+		modulus := cmp.Or(g.Modulus, k.Shards)
+		if g.Shard < 0 || modulus < 1 || g.Shard >= modulus || most%modulus != 0 {
+			return false
+		}
+		for s := g.Shard; s < most; s += modulus {
+			if covered[s] {
+				return false
+			}
+			covered[s] = true
+		}
+	}
+	return !slices.Contains(covered, false)
 }
 
 // divisor returns the number of ids of the whole keyspace that have the same key in the snapshots.
@@ -71,7 +120,7 @@ func (k *manifestKeyspace) divisor() int {
 
 // sameShards reports whether each shard of the keyspace there has the ids and keys of a snapshot.
 func (k *manifestKeyspace) sameShards(there client.Keyspace) bool {
-	if there.Shards != k.Shards || there.Sharding != k.Sharding {
+	if there.Shards != k.Shards || there.Sharding != k.Sharding || k.mixed() {
 		return false
 	}
 	return k.Sharding != "" || cmp.Or(there.CreatedShards, there.Shards) == k.divisor()
@@ -79,7 +128,7 @@ func (k *manifestKeyspace) sameShards(there client.Keyspace) bool {
 
 // shares reports whether an id may be both in a snapshot and in a shard of the keyspace there.
 func (k *manifestKeyspace) shares(g manifestGroup, there client.Keyspace, shard int) bool {
-	a, b := there.Shards, k.Shards
+	a, b := there.Shards, cmp.Or(g.Modulus, k.Shards)
 	for b > 0 {
 		a, b = b, a%b
 	}
@@ -95,6 +144,9 @@ type manifestGroup struct {
 	Index  uint64 `json:"index"`  // index of the last log entry that the snapshot includes
 	Rows   uint64 `json:"rows"`
 	Digest string `json:"digest"` // digest of the rows, 16 hex digits
+	// Modulus is the number of shards by which the ids were chosen, if it is not the keyspace's; otherwise 0. Older programs,
+	// which lack this field, refuse a manifest that has it.
+	Modulus int `json:"modulus,omitempty"`
 }
 
 // errBackup is returned for a directory that does not hold a complete backup.
@@ -138,11 +190,11 @@ func parseManifest(r io.Reader) (*manifest, error) {
 		return nil, fmt.Errorf("format %q, this program reads %q", m.Format, manifestFormat)
 	}
 	for _, k := range m.Keyspaces {
-		if len(k.Groups) != k.Shards || len(k.Columns) == 0 && k.Kind == kindCounters {
-			return nil, fmt.Errorf("keyspace %q has %d of %d shards and %d columns", k.Name, len(k.Groups), k.Shards, len(k.Columns))
+		if !k.covers() || len(k.Columns) == 0 && k.Kind == kindCounters {
+			return nil, fmt.Errorf("keyspace %q has %d files for %d shards, and %d columns", k.Name, len(k.Groups), k.Shards, len(k.Columns))
 		}
 		for i, g := range k.Groups {
-			if g.Shard != i || !plainName.MatchString(g.File) || g.Bytes <= 0 {
+			if !plainName.MatchString(g.File) || g.Bytes <= 0 {
 				return nil, fmt.Errorf("invalid entry for shard %d of keyspace %q: group %d, %d bytes in file %q", i, k.Name, g.Shard, g.Bytes, g.File)
 			}
 		}

@@ -361,7 +361,8 @@ func (r *restore) restored(name string, done admin.Restored) {
 // byIDs restores a keyspace whose ids are in other shards than in the backup. It sends each shard all files that may have
 // ids of the shard.
 func (r *restore) byIDs(ctx context.Context, k manifestKeyspace, there client.Keyspace) error {
-	r.Say("keyspace %s is restored by ids: it has %s, and the backup %s", k.Name, layoutText(there.Shards, there.CreatedShards, there.Sharding), layoutText(k.Shards, k.CreatedShards, k.Sharding))
+	r.Say("keyspace %s is restored by ids: it has %s, and the backup %s", k.Name,
+		layoutText(there.Shards, there.CreatedShards, there.Sharding, false), layoutText(k.Shards, k.CreatedShards, k.Sharding, k.mixed()))
 	restored, setBack, want := uint64(0), uint64(0), uint64(0)
 	for _, g := range k.Groups {
 		want += g.Rows
@@ -404,13 +405,16 @@ func (r *restore) shardByIDs(ctx context.Context, k manifestKeyspace, there clie
 }
 
 // layoutText says how many shards a keyspace has, and how it got them.
-func layoutText(shards, created int, sharding string) string {
+func layoutText(shards, created int, sharding string, mixed bool) string {
 	text := cli.Counted(shards, "shard")
 	if created != 0 {
 		text += fmt.Sprintf(" (created with %d)", created)
 	}
 	if sharding != "" {
 		text += " by " + sharding
+	}
+	if mixed {
+		text += ", some of them split"
 	}
 	return text
 }
