@@ -293,6 +293,22 @@ func TestRecoverStopped(t *testing.T) {
 	}
 }
 
+// However often a recovery is stopped while it writes its plan, a later run completes it.
+func TestRecoverStoppedOften(t *testing.T) {
+	s := newStoppedNodes(t, storage.LogStoreShared, 5, allOnFirstThree, make([]int, 5))
+	for _, stopAt := range []int{2, 1, 2, 0, 1} {
+		if _, _, _, err := s.recover(stopAt, 0, 3, 4); !errors.Is(err, errStopped) {
+			t.Fatalf("stopped before step %d: %v", stopAt, err)
+		}
+	}
+	plan, resumed, _, err := s.recover(-1, 0, 3, 4)
+	must.Do(t, err)
+	if resumed {
+		t.Error("no directory has changed, and the plan is not a new one")
+	}
+	s.mustBeRecovered(plan, 0, 3, 4)
+}
+
 // The newest replica of the given directories becomes the only voter, and the plan says how far it is.
 func TestRecoverChoosesNewest(t *testing.T) {
 	s := newStoppedNodes(t, storage.LogStoreShared, 5, func(shard int) []int { return []int{shard, 1 + shard, 4} }, []int{3, 2, 0, 0, 0})

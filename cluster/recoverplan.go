@@ -55,34 +55,37 @@ func (s *Survivors) Plan(now time.Time) (plan *Recovery, resumed bool, err error
 }
 
 // interrupted returns the plan that an earlier run has written to all of its directories; nil for
-// none.
+// none. It ignores a plan that a directory of its nodes lacks: no log was changed for it.
 func (s *Survivors) interrupted() (plan *Recovery, err error) {
 	for _, n := range s.nodes {
 		switch {
-		case n.plan == nil:
+		case n.plan == nil || s.lacks(n.plan):
 		case plan == nil || plan.To == n.plan.To:
 			plan = n.plan
-		default: // no log was changed for either plan, or the directories are of different recoveries
+		default:
 			return nil, fmt.Errorf("%w: these directories have the plans of different recoveries", ErrCannotRecover)
 		}
 	}
 	if plan == nil {
 		return nil, nil
 	}
-	all := true
 	for _, n := range s.nodes {
 		if !slices.Contains(plan.Nodes, n.Identity.Key()) {
 			return nil, fmt.Errorf("%w: a recovery without %q is not complete; complete it first, with the directories of %v", ErrCannotRecover, n.path, plan.Nodes)
 		}
-		all = all && (n.plan != nil || n.Identity.ClusterID == plan.To)
 	}
 	if len(s.nodes) < len(plan.Nodes) {
 		return nil, fmt.Errorf("%w: complete the interrupted recovery with the directories of all of %v", ErrCannotRecover, plan.Nodes)
 	}
-	if !all { // no log was changed yet, and a node without the plan may have run since
-		return nil, nil
-	}
 	return plan, nil
+}
+
+// lacks reports whether one of the directories should have the plan, and has neither the plan nor
+// its effects.
+func (s *Survivors) lacks(plan *Recovery) bool {
+	return slices.ContainsFunc(s.nodes, func(n *survivor) bool {
+		return slices.Contains(plan.Nodes, n.Identity.Key()) && n.Identity.ClusterID != plan.To && (n.plan == nil || n.plan.To != plan.To)
+	})
 }
 
 // newest returns the node with the newest replica of a group; nil if none has one that counts.
