@@ -96,7 +96,7 @@ func openDataDir(path, nodeID string, recovering bool) (*DataDir, error) {
 	}
 	d := &DataDir{path: path, lock: lock}
 	err = d.load(nodeID)
-	if _, none := os.Stat(filepath.Join(path, recoveryFile)); err == nil && !recovering && !errors.Is(none, fs.ErrNotExist) {
+	if _, none := os.Stat(filepath.Join(path, recoveryFile)); err == nil && !recovering && (!errors.Is(none, fs.ErrNotExist) || d.Identity.Format == identityRecovering) {
 		err = fmt.Errorf("%q: %w", path, ErrRecovering)
 	}
 	if err != nil {

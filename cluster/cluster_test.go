@@ -160,7 +160,7 @@ func TestDamagedIdentityIsRefused(t *testing.T) {
 	for name, raw := range map[string]string{
 		"empty":          "",
 		"cut short":      string(good[:len(good)-3]),
-		"later format":   strings.Replace(string(good), `"format":1`, `"format":3`, 1),
+		"later format":   strings.Replace(string(good), `"format":1`, `"format":4`, 1),
 		"no format":      strings.Replace(string(good), `"format":1`, `"format":0`, 1),
 		"unknown field":  strings.Replace(string(good), `{`, `{"zone":"x",`, 1),
 		"second object":  string(good) + "{}",

@@ -17,6 +17,7 @@ const (
 	identityFile       = "node.json"
 	identityFormat     = 1
 	identityUnreleased = 2  // format of an unreleased program; no later format may have this number
+	identityRecovering = 3  // identityFormat of a node whose recovery is not complete, so that no program starts it
 	nodeIDBytesMax     = 64 // must fit into gossip metadata, which has 512 bytes in all
 	clusterIDBytes     = 16
 	instanceBytes      = 4
@@ -29,7 +30,7 @@ const (
 // with the directory and never change, because Raft counts votes by them. ClusterID is written
 // once, when the node has formed or joined a cluster.
 type Identity struct {
-	Format    int    `json:"format"`     // identityFormat
+	Format    int    `json:"format"`     // identityFormat or identityRecovering
 	NodeID    string `json:"node_id"`    // 1..64 of A-Z a-z 0-9 . _ -
 	Instance  string `json:"instance"`   // 4 random bytes in lower-case hex
 	ClusterID string `json:"cluster_id"` // 16 random bytes in lower-case hex; "" until the node has a cluster
@@ -100,7 +101,7 @@ func parseIdentity(raw []byte) (Identity, error) {
 	switch {
 	case id.Format == identityUnreleased:
 		return Identity{}, ErrUnreleased
-	case id.Format != identityFormat:
+	case id.Format != identityFormat && id.Format != identityRecovering:
 		return Identity{}, fmt.Errorf("format %d, not %d: %w", id.Format, identityFormat, ErrBadIdentity)
 	case !ValidNodeID(id.NodeID):
 		return Identity{}, fmt.Errorf("node_id %q: %w", id.NodeID, ErrBadIdentity)

@@ -180,7 +180,7 @@ func readRecovery(path string) (*Recovery, error) {
 		err = fmt.Errorf("format %d, not %d", r.Format, recoveryFormat)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the recovery: %w", err)
+		return nil, fmt.Errorf("cannot read %q: %w", path, err)
 	}
 	return r, nil
 }
@@ -196,7 +196,7 @@ func nextEpoch(id string) string {
 func (s *Survivors) Recover(plan *Recovery) error {
 	renaming := slices.ContainsFunc(s.nodes, func(n *survivor) bool { return n.plan == nil && n.Identity.ClusterID == plan.To })
 	if !renaming {
-		for _, step := range []func(*Recovery) error{s.writePlan, s.changeGroups, s.changeCluster} {
+		for _, step := range []func(*Recovery) error{s.writePlan, s.markNodes, s.changeGroups, s.changeCluster} {
 			if err := step(plan); err != nil {
 				return err
 			}
@@ -263,14 +263,23 @@ func (s *Survivors) changeGroups(plan *Recovery) error {
 	return nil
 }
 
-// changeCluster gives all directories the new cluster id.
+// markNodes makes all programs refuse the directories, also those that do not know recoveryFile.
+func (s *Survivors) markNodes(*Recovery) error {
+	return s.changeIdentities("mark", func(id *Identity) { id.Format = identityRecovering })
+}
+
+// changeCluster gives all directories the new cluster id, and lets programs open them.
 func (s *Survivors) changeCluster(plan *Recovery) error {
+	return s.changeIdentities("cluster", func(id *Identity) { id.Format, id.ClusterID = identityFormat, plan.To })
+}
+
+func (s *Survivors) changeIdentities(step string, change func(*Identity)) error {
 	for _, n := range s.nodes {
-		if err := s.stepped("cluster " + n.path); err != nil {
+		if err := s.stepped(step + " " + n.path); err != nil {
 			return err
 		}
 		id := n.Identity
-		id.ClusterID = plan.To
+		change(&id)
 		if err := writeIdentity(filepath.Join(n.path, identityFile), id); err != nil {
 			return err
 		}
@@ -285,7 +294,7 @@ func (d *DataDir) ReportRecovered(report func(*Recovery)) error {
 	path := filepath.Join(d.path, recoveredFile)
 	r, err := readRecovery(path)
 	if r == nil || err != nil {
-		return err
+		return err // names the file, which nothing but this report needs
 	}
 	report(r)
 	return os.Rename(path, filepath.Join(d.path, reportedFile))

@@ -273,12 +273,23 @@ func TestRecoverStopped(t *testing.T) {
 				}
 				steps = n + 1
 				for _, i := range on { // no node starts between the first changed log and the new cluster id
-					if d, err := OpenDataDir(s.dirs[i], ""); err == nil {
-						if d.Identity.ClusterID == first.From && stopAt >= len(on) {
-							t.Errorf("%s, %v, stopped before step %d: %s starts in its old cluster", store, on, stopAt, s.dirs[i])
+					plan := filepath.Join(s.dirs[i], recoveryFile)
+					for _, other := range []string{plan, plan + ".aside"} { // a version that knows the plan, and one that does not
+						d, err := OpenDataDir(s.dirs[i], "")
+						switch {
+						case err == nil:
+							if d.Identity.ClusterID == first.From && stopAt >= 2*len(on) {
+								t.Errorf("%s, %v, stopped before step %d: %s starts in its old cluster", store, on, stopAt, s.dirs[i])
+							}
+							must.Do(t, d.Close())
+						case !errors.Is(err, ErrRecovering):
+							t.Fatal(err)
 						}
-						must.Do(t, d.Close())
-					} else if !errors.Is(err, ErrRecovering) {
+						if err := os.Rename(plan, other); err != nil && !errors.Is(err, os.ErrNotExist) {
+							t.Fatal(err)
+						}
+					}
+					if err := os.Rename(plan+".aside", plan); err != nil && !errors.Is(err, os.ErrNotExist) {
 						t.Fatal(err)
 					}
 				}
@@ -307,6 +318,18 @@ func TestRecoverStoppedOften(t *testing.T) {
 		t.Error("no directory has changed, and the plan is not a new one")
 	}
 	s.mustBeRecovered(plan, 0, 3, 4)
+}
+
+// A report that cannot be read is an error that names its file.
+func TestRecoverReportDamaged(t *testing.T) {
+	s := newStoppedNodes(t, storage.LogStoreShared, 3, allOnFirstThree, make([]int, 3))
+	path := filepath.Join(s.dirs[0], recoveredFile)
+	must.Do(t, os.WriteFile(path, []byte("{"), 0o600))
+	d := open(t, s.dirs[0], "")
+	if err := d.ReportRecovered(func(*Recovery) { t.Error("reported") }); err == nil || !strings.Contains(err.Error(), path) {
+		t.Error(err)
+	}
+	must.Do(t, d.Close())
 }
 
 // The newest replica of the given directories becomes the only voter, and the plan says how far it is.

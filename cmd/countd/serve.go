@@ -235,7 +235,7 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 		return err
 	}
 	if err := p.dir.ReportRecovered(p.reportRecovery); err != nil {
-		return fmt.Errorf("cannot report the recovery: %w", err)
+		p.logger.Warn("cannot report what countctl recover did to this node; the node needs only the report's file removed", "err", err)
 	}
 	hadCluster := p.dir.Identity.ClusterID != ""
 	if l.cluster, err = p.join(c, l.cluster); err != nil {
