@@ -279,7 +279,7 @@ const (
 	// SplitRowsMax bounds the rows of a shard that cannot be parted before, because some are on disk or it
 	// was parted in another way, and the number of feeds.
 	SplitRowsMax    = 500_000
-	SplitBytesMax   = 64 << 20 // bodies and request memory
+	SplitBytesMax   = 64 << 20 // bodies
 	SplitMembersMax = 100_000
 
 	// rememberedBytes estimates the memory of a key or producer in the request memory.
@@ -294,11 +294,11 @@ var ErrRestoring = errors.New("a restore has closed the shard; wait for its end,
 
 // CheckSplit returns why a shard cannot split now, as this replica knows it, or nil.
 func CheckSplit(m Machine) error {
-	state, bytes := m.State(), RememberedBytes(m)
+	state, bytes := m.State(), uint64(0)
 	parts := m.TableOf(0) != nil && state.ColdRows == 0 // Part moves all rows
 	_, pairs := m.Besides()
 	if b := m.Bodies(); b != nil {
-		bytes += b.Stats().Bytes + b.Stats().SpilledBytes
+		bytes = b.Stats().Bytes + b.Stats().SpilledBytes
 	}
 	switch {
 	case m.base().sizes.closed.Load():
@@ -308,7 +308,7 @@ func CheckSplit(m Machine) error {
 	case state.Rows > SplitRowsMax && !parts:
 		return tooLarge(state.Rows, "rows", SplitRowsMax)
 	case bytes > SplitBytesMax:
-		return tooLarge(bytes, "bytes of bodies and request memory", SplitBytesMax)
+		return tooLarge(bytes, "bytes of bodies", SplitBytesMax)
 	case pairs > SplitMembersMax:
 		return tooLarge(pairs, "members", SplitMembersMax)
 	}
@@ -319,7 +319,8 @@ func tooLarge(n uint64, of string, most int) error {
 	return fmt.Errorf("%w: %d %s, the most are %d; only an import into a keyspace with more shards helps", ErrTooLarge, n, of, most)
 }
 
-// RememberedBytes estimates the size of the request memory in bytes. Each part has a copy of it.
+// RememberedBytes estimates the size of the request memory in bytes. The parts share it until their first
+// snapshots, each of which has all of it.
 func RememberedBytes(m Machine) uint64 {
 	keys, producers := m.Remembered()
 	return uint64(keys+producers) * rememberedBytes

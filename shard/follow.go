@@ -13,6 +13,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/leadership"
@@ -175,8 +176,17 @@ func (n *replicas) proposerConfig(g *shardReplica, r *localReplica) propose.Conf
 	logger := n.cfg.Logger.With("keyspace", g.keyspace)
 	return propose.Config{
 		Group: r.group, Rounds: n.rounds, Kind: g.kind, Clock: propose.NewClock(time.Now(), r.fsm.LogTime, logger),
-		Limits: n.cfg.Limits, Metrics: n.metrics, Logger: n.mux.LimitedBy(logger),
+		Limits: n.limits, Metrics: n.metrics, Logger: n.mux.LimitedBy(logger),
 	}
+}
+
+// limits returns the limits of the request memory that all programs of the cluster accept.
+func (n *replicas) limits() dedup.Limits {
+	l := n.cfg.Limits
+	if !n.catalog.View().TakesGrowth() {
+		l.KeysMax = min(l.KeysMax, dedup.KeysOfSection)
+	}
+	return l
 }
 
 // dropReplica closes this node's replica of a group and deletes it. If the group's leader still has

@@ -21,7 +21,7 @@ func TestMetricsOfTheMemory(t *testing.T) {
 	limits := LimitsDefault
 	limits.KeysMax = 3
 	for _, g := range n.registry.groups.Load().all {
-		reconfigure(n, g, func(cfg *propose.Config) { cfg.Limits = limits }) // before its first write
+		reconfigure(n, g, func(cfg *propose.Config) { cfg.Limits = func() dedup.Limits { return limits } }) // before its first write
 	}
 	write := func(id dedup.RequestID) error {
 		return n.Write(n.Keyspace("posts"), &Write{Ops: counters.Ops{addTo(0, 0, 1)}, ID: id, Deadline: soon()})

@@ -31,7 +31,7 @@ func TestProducerIdleOnOneShardGoesOn(t *testing.T) {
 	limits := LimitsDefault
 	limits.ProducerIdle = time.Millisecond
 	for _, g := range n.registry.groups.Load().all {
-		reconfigure(n, g, func(cfg *propose.Config) { cfg.Limits = limits }) // before its first write
+		reconfigure(n, g, func(cfg *propose.Config) { cfg.Limits = func() dedup.Limits { return limits } }) // before its first write
 	}
 	ks, seq := n.Keyspace("posts"), uint64(0)
 	send := func(ops ...engine.Op) {

@@ -27,7 +27,7 @@ import (
 //	sweep:    unread/sweep.go; once, after the cursors
 //	feeds:    bodystream.go, feed/stream.go
 //	board:    JSON; once
-//	producers, forgotten, keys: dedup/state.go; each once, after all of a shard
+//	producers, forgotten, keys: dedup/state.go; each once, keys at least once, after all of a shard
 //	positions: dedup/positions.go; at most once, after the keys
 //	judging: dedup/judging.go; after the positions, only if the shard has split
 //	end:      rows, of a catalog its keyspaces (8) | digest (8) | sections before this one, blocks of rows and members aside (4)

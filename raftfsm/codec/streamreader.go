@@ -43,6 +43,8 @@ func (s *StreamReader) follows(kind byte) bool {
 		return s.last != 0
 	case kind == StreamCold && s.cold != coldNamed || kind == StreamCarried && s.cold != coldCarried:
 		return false
+	case kind == StreamKeys && s.last == StreamKeys:
+		return true
 	case kind >= StreamForgotten && kind <= StreamPositions:
 		return s.last == kind-1
 	case kind == StreamJudging:

@@ -43,7 +43,7 @@ func (h *history) reopen(t rapid.TB) { h.m = restored(t, h.m) }
 
 func (h *history) bytes() (state []byte) {
 	v := h.m.Capture()
-	return v.appendKeys(v.appendForgotten(v.appendProducers(nil)))
+	return v.appendKeys(v.appendForgotten(v.appendProducers(nil)), 0)
 }
 
 func seq(name string, n uint64) RequestID { return ByProducer([]byte(name), n) }

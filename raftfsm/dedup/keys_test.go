@@ -1,12 +1,17 @@
 package dedup
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 func TestKeys(t *testing.T) {
@@ -256,12 +261,69 @@ func TestShardsAgreeOnKeys(t *testing.T) {
 }
 
 // restored returns a memory that has loaded a snapshot of o.
+// A snapshot has more keys than one section takes, some of them ahead of the log's time.
+func TestKeysOfSeveralSections(t *testing.T) {
+	o, limits, now := New(), testLimits, minutes(1<<20)
+	limits.KeysMax = KeysMaxMax
+	o.Tick(now, limits)
+	ids := []RequestID{keyed(uuidv7(now+minutes(9)), "b"), keyed(uuidv7(now+minutes(10)), "b")}
+	for i := range 2*KeysOfSection - 1 { // so the first key ahead is the last of its section
+		ids = append(ids, keyed(fmt.Sprint(i), "b"))
+	}
+	for i := range ids {
+		if got := o.Judge(&ids[i]); got != Applied {
+			t.Fatalf("key %d: outcome %d", i, got)
+		}
+	}
+	var written, again bytes.Buffer
+	write := func(m *Memory, to *bytes.Buffer) {
+		w := codec.NewStreamWriter(to)
+		must.Do(t, w.Head(codec.KindCounters, codec.Head{Route: codec.Whole}, -1))
+		must.Do(t, m.Capture().Write(w))
+		must.Do(t, w.End(0, 0))
+	}
+	write(o, &written)
+	loaded, keys := New(), 0
+	for r := codec.NewStreamReader(bytes.NewReader(written.Bytes())); ; {
+		kind, p, err := r.Next()
+		must.Do(t, err)
+		if kind == codec.StreamEnd {
+			break
+		}
+		if IsSection(kind) {
+			must.Do(t, loaded.Load(kind, p))
+		}
+		if kind == codec.StreamKeys {
+			keys++
+		}
+	}
+	if keys != 3 || loaded.keyRecords() != len(ids) {
+		t.Fatalf("%d sections with %d keys, want 3 with %d", keys, loaded.keyRecords(), len(ids))
+	}
+	if write(loaded, &again); !bytes.Equal(written.Bytes(), again.Bytes()) {
+		t.Error("the snapshot of the loaded keys differs")
+	}
+	loaded.Tick(now, limits)
+	for _, i := range []int{0, 1, 2, len(ids) - 1} {
+		if got := loaded.Judge(&ids[i]); got != Duplicate {
+			t.Errorf("key %d again: outcome %d", i, got)
+		}
+	}
+	v := o.Capture()
+	wrong := New()
+	must.Do(t, wrong.restoreProducers(v.appendProducers(nil)))
+	must.Do(t, wrong.restoreKeys(v.appendKeys(nil, KeysOfSection)))
+	if err := wrong.restoreKeys(v.appendKeys(nil, 0)); !errors.Is(err, codec.ErrSnapshot) {
+		t.Errorf("keys behind those ahead of the log's time: %v", err)
+	}
+}
+
 func restored(t rapid.TB, o *Memory) *Memory {
 	v, again := o.Capture(), New()
 	for _, err := range []error{
 		again.restoreProducers(v.appendProducers(nil)),
 		again.restoreForgotten(v.appendForgotten(nil)),
-		again.restoreKeys(v.appendKeys(nil)),
+		again.restoreKeys(v.appendKeys(nil, 0)),
 	} {
 		if err != nil {
 			t.Fatal(err)

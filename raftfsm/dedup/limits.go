@@ -24,9 +24,13 @@ type Limits struct {
 	ProducersMax int
 }
 
-// Limits have these bounds because a snapshot writes each list of records as one section.
 const (
-	KeysMaxMax      = 500_000
+	// KeysMaxMax bounds the memory of a shard: 360 MB.
+	KeysMaxMax = 4_000_000
+	// KeysOfSection bounds the keys of a section of a snapshot. Programs of cluster version 1 write
+	// and read one section, so they refuse a higher KeysMax.
+	KeysOfSection = 500_000
+	// ProducersMaxMax exists because a snapshot has all producers in one section.
 	ProducersMaxMax = 200_000
 	HorizonMax      = 30 * 24 * time.Hour
 )

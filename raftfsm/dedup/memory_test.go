@@ -118,7 +118,7 @@ func TestFirstWriteOfARestoreForgetsClients(t *testing.T) {
 	}
 	again := New()
 	v := o.Capture()
-	if err := errors.Join(again.restoreProducers(v.appendProducers(nil)), again.restoreForgotten(v.appendForgotten(nil)), again.restoreKeys(v.appendKeys(nil))); err != nil {
+	if err := errors.Join(again.restoreProducers(v.appendProducers(nil)), again.restoreForgotten(v.appendForgotten(nil)), again.restoreKeys(v.appendKeys(nil, 0))); err != nil {
 		t.Fatal(err)
 	}
 	again.limits, o = o.limits, again
@@ -176,7 +176,7 @@ func FuzzRestoreOnce(f *testing.F) {
 	dropped.request(minutes(40), keyed("k", ""))
 	for _, o := range []*Memory{New(), h.m, dropped.m} {
 		v := o.Capture()
-		f.Add(v.appendProducers(nil), v.appendForgotten(nil), v.appendKeys(nil))
+		f.Add(v.appendProducers(nil), v.appendForgotten(nil), v.appendKeys(nil, 0))
 	}
 	f.Fuzz(func(t *testing.T, producers, gone, keys []byte) {
 		o := New()
@@ -184,7 +184,7 @@ func FuzzRestoreOnce(f *testing.F) {
 			return
 		}
 		v := o.Capture()
-		if !bytes.Equal(v.appendProducers(nil), producers) || !bytes.Equal(v.appendForgotten(nil), gone) || !bytes.Equal(v.appendKeys(nil), keys) {
+		if !bytes.Equal(v.appendProducers(nil), producers) || !bytes.Equal(v.appendForgotten(nil), gone) || !bytes.Equal(v.appendKeys(nil, 0), keys) {
 			t.Fatal("other bytes")
 		}
 		o.Tick(o.now+1, testLimits)

@@ -167,7 +167,7 @@ func TestCaptureIsOfItsMoment(t *testing.T) {
 	judge(0, 2000)
 	for round := range 5 {
 		v := o.Capture()
-		encode := func() []byte { return v.appendKeys(v.appendForgotten(v.appendProducers(nil))) }
+		encode := func() []byte { return v.appendKeys(v.appendForgotten(v.appendProducers(nil)), 0) }
 		want := encode()
 		var wg sync.WaitGroup
 		wg.Go(func() {

@@ -34,7 +34,7 @@ func split(o *Memory, parts int) []*Memory {
 
 // encoded returns the sections of a memory in a snapshot.
 func encoded(v *View) []byte {
-	state := v.appendKeys(v.appendForgotten(v.appendProducers(nil)))
+	state := v.appendKeys(v.appendForgotten(v.appendProducers(nil)), 0)
 	if state = v.positions.appendTo(state); v.judging.names == nil {
 		return state
 	}

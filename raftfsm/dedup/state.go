@@ -54,8 +54,13 @@ func (o *Memory) Capture() *View {
 
 // Write writes the sections of the memory, which are at the end of a snapshot.
 func (v *View) Write(w *codec.StreamWriter) error {
-	for i, fill := range []func([]byte) []byte{v.appendProducers, v.appendForgotten, v.appendKeys} {
+	for i, fill := range []func([]byte) []byte{v.appendProducers, v.appendForgotten} {
 		if err := w.Section(byte(codec.StreamProducers+i), fill); err != nil {
+			return err
+		}
+	}
+	for from := 0; from == 0 || from < v.keys.len()+v.ahead.len(); from += KeysOfSection {
+		if err := w.Section(codec.StreamKeys, func(dst []byte) []byte { return v.appendKeys(dst, from) }); err != nil {
 			return err
 		}
 	}
@@ -97,18 +102,26 @@ func (v *View) appendForgotten(dst []byte) []byte {
 	return dst
 }
 
-func (v *View) appendKeys(dst []byte) []byte {
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(v.dropped)))
-	for _, judge := range slices.Sorted(maps.Keys(v.dropped)) {
-		dst = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(dst, judge), uint64(v.dropped[judge]))
+// appendKeys appends the section with KeysOfSection records from the given one on. The first section names
+// the judges.
+func (v *View) appendKeys(dst []byte, from int) []byte {
+	if from > 0 {
+		dst = binary.LittleEndian.AppendUint32(dst, 0)
+	} else {
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(len(v.dropped)))
+		for _, judge := range slices.Sorted(maps.Keys(v.dropped)) {
+			dst = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(dst, judge), uint64(v.dropped[judge]))
+		}
 	}
-	for r := range v.keys.all() {
-		r := *r
+	keys := v.keys.len()
+	for i := from; i < min(from+KeysOfSection, keys+v.ahead.len()); i++ {
+		if i >= keys {
+			dst = v.ahead.at(v.ahead.first+uint64(i-keys)).appendTo(dst, keyAhead)
+			continue
+		}
+		r := *v.keys.at(v.keys.first + uint64(i))
 		r.judge, r.met = v.judging.of(&r)
 		dst = r.appendTo(dst, 0)
-	}
-	for r := range v.ahead.all() {
-		dst = r.appendTo(dst, keyAhead)
 	}
 	return dst
 }
@@ -224,15 +237,22 @@ func (o *Memory) restoreKeys(p []byte) error {
 		}
 		o.dropped[judge], last = met, judge
 	}
-	for last, behind := int64(0), byte(0); len(r.Rest) > 0; {
+	latest, behind := int64(0), byte(0)
+	if o.keys.records.len() > 0 { // an earlier section
+		latest = o.keys.records.at(o.keys.records.end - 1).last
+	}
+	if o.ahead.records.len() > 0 {
+		behind = keyAhead
+	}
+	for len(r.Rest) > 0 {
 		k, ahead := readKeyRecord(&r)
-		ordered := ahead == keyAhead && k.judgedHere() || ahead == 0 && k.last >= last && k.last <= o.now
+		ordered := ahead == keyAhead && k.judgedHere() || ahead == 0 && k.last >= latest && k.last <= o.now
 		before, judge, met := o.key(&RequestID{key: k.key})
 		follows := before == nil || judge != 0 && k.judge != 0 && (judge != k.judge || met < k.met)
 		if r.Err != nil || ahead < behind || k.last < 0 || !ordered || !follows {
 			return fmt.Errorf("%w: key %x", codec.ErrSnapshot, k.key)
 		}
-		last, behind = k.last, ahead
+		latest, behind = k.last, ahead
 		if ahead != 0 {
 			o.ahead.push(k)
 		} else {

@@ -622,7 +622,7 @@ func (m *usesModel) judgePart(s *usesShard, id RequestID, told *judgment) (outco
 func reopened(o *Memory) *Memory {
 	v, again := o.Capture(), New()
 	for _, err := range []error{
-		again.restoreProducers(v.appendProducers(nil)), again.restoreForgotten(v.appendForgotten(nil)), again.restoreKeys(v.appendKeys(nil)),
+		again.restoreProducers(v.appendProducers(nil)), again.restoreForgotten(v.appendForgotten(nil)), again.restoreKeys(v.appendKeys(nil, 0)),
 	} {
 		if err != nil {
 			panic(err)

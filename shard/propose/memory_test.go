@@ -19,7 +19,9 @@ func TestMemoryExpiresBehindAWrongClock(t *testing.T) {
 		p, g := newFakeProposer(t)
 		defer p.Close()
 		g.prompt = true
-		p.limits = dedup.Limits{KeyHorizon: time.Minute, KeysMax: 5, ProducerIdle: time.Hour, ProducersMax: 5}
+		p.limits = func() dedup.Limits {
+			return dedup.Limits{KeyHorizon: time.Minute, KeysMax: 5, ProducerIdle: time.Hour, ProducersMax: 5}
+		}
 		send := func(key int) {
 			t.Helper()
 			var w raftfsm.RequestWriter

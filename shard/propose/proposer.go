@@ -46,7 +46,7 @@ type Proposer struct {
 	kind    codec.Kind
 	metrics *Metrics
 	logger  *slog.Logger
-	limits  dedup.Limits
+	limits  func() dedup.Limits
 	clock   *Clock    // only propose uses it
 	stamped time.Time // when propose last stamped an entry
 	round   *roundMember
@@ -81,8 +81,8 @@ type Config struct {
 	Group   Group
 	Rounds  *Rounds // rounds of the node
 	Kind    codec.Kind
-	Clock   *Clock // only this proposer may use it
-	Limits  dedup.Limits
+	Clock   *Clock              // only this proposer may use it
+	Limits  func() dedup.Limits // must be safe for concurrent use
 	Metrics *Metrics
 	Logger  *slog.Logger
 }
@@ -236,7 +236,7 @@ func (p *Proposer) launch(batch []*Proposal) flight {
 	entry := codec.BeginEntry(make([]byte, 0, bytes+codec.EntryOverhead), p.kind, width)
 	if clocked || f.proposed.Sub(p.stamped) >= stampEvery {
 		p.stamped = f.proposed
-		entry = dedup.AppendClock(entry, p.clock.now(), p.limits)
+		entry = dedup.AppendClock(entry, p.clock.now(), p.limits())
 	}
 	for _, q := range batch {
 		entry = append(entry, q.section...)

@@ -110,7 +110,7 @@ func testMetrics(t *testing.T) *Metrics {
 
 func testConfig(g Group, rounds *Rounds, fsm *counters.Machine, m *Metrics) Config {
 	logger := slog.New(slog.DiscardHandler)
-	return Config{Group: g, Rounds: rounds, Kind: codec.KindCounters, Clock: NewClock(time.Now(), fsm.LogTime, logger), Limits: limits, Metrics: m, Logger: logger}
+	return Config{Group: g, Rounds: rounds, Kind: codec.KindCounters, Clock: NewClock(time.Now(), fsm.LogTime, logger), Limits: func() dedup.Limits { return limits }, Metrics: m, Logger: logger}
 }
 
 // newFakeProposer returns a proposer that the test must close.
