@@ -275,6 +275,9 @@ func TestRecoverStopped(t *testing.T) {
 				for _, i := range on { // no node starts between the first changed log and the new cluster id
 					plan := filepath.Join(s.dirs[i], recoveryFile)
 					for _, other := range []string{plan, plan + ".aside"} { // a version that knows the plan, and one that does not
+						if err := os.Rename(plan, other); err != nil && !errors.Is(err, os.ErrNotExist) {
+							t.Fatal(err)
+						}
 						d, err := OpenDataDir(s.dirs[i], "")
 						switch {
 						case err == nil:
@@ -283,9 +286,6 @@ func TestRecoverStopped(t *testing.T) {
 							}
 							must.Do(t, d.Close())
 						case !errors.Is(err, ErrRecovering):
-							t.Fatal(err)
-						}
-						if err := os.Rename(plan, other); err != nil && !errors.Is(err, os.ErrNotExist) {
 							t.Fatal(err)
 						}
 					}
