@@ -33,6 +33,7 @@ type stoppedNodes struct {
 	store storage.LogStore
 	keys  []string
 	dirs  []string
+	view  *catalog.View // the catalog of all nodes
 }
 
 const noLog = -1
@@ -81,6 +82,7 @@ func newStoppedNodes(t *testing.T, store storage.LogStore, n int, of func(shard 
 		must.Do(t, err)
 		entries = append(entries, entry)
 	}
+	s.view = view
 	for i := range n {
 		s.write(i, catalog.Group, 0, s.servers(0, []int{0, 1, 2}), entries)
 		for shard := range 2 {
@@ -127,6 +129,22 @@ func (s *stoppedNodes) append(node int, group uint32, number uint64, command []b
 		must.Do(s.t, err)
 		must.Do(s.t, log.StoreLog(&raft.Log{Index: last + 1, Term: 1, Type: raft.LogCommand, Data: command}))
 	})
+}
+
+// change appends commands to the catalogs of all nodes.
+func (s *stoppedNodes) change(commands ...*catalog.Command) {
+	s.t.Helper()
+	for _, c := range commands {
+		next, result := s.view.After(c)
+		if s.view = next; result.Refused != "" {
+			s.t.Fatal(result.Refused)
+		}
+		entry, err := catalog.AppendEntry(nil, c)
+		must.Do(s.t, err)
+		for i := range s.keys {
+			s.append(i, catalog.Group, 0, entry)
+		}
+	}
 }
 
 func (s *stoppedNodes) withLog(node int, group uint32, number uint64, do func(*replica.Config, storage.Stores, *storage.Log)) {
@@ -482,4 +500,32 @@ func TestRecoverCatalogBehind(t *testing.T) {
 	if _, _, _, err := s.recover(-1, 0); !errors.Is(err, ErrCannotRecover) || !strings.Contains(err.Error(), "posts/0 was split") {
 		t.Errorf("after a split into unknown groups: %v", err)
 	}
+}
+
+// During the split of a shard, the parent and the children must be recovered on one node. Other
+// shards of the keyspace may be recovered on others.
+func TestRecoverGrowing(t *testing.T) {
+	made := func() *stoppedNodes {
+		s := newStoppedNodes(t, storage.LogStoreShared, 6, func(shard int) []int { return [][]int{{0, 1, 2, 4, 5}, {3, 4, 5}}[shard] }, []int{0, 0, 0, 0, 0, 1})
+		s.change(&catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}},
+			&catalog.Command{Grow: &catalog.GrowEntry{Keyspace: "posts", FirstGroup: 1, From: 2, To: 4}})
+		for _, parent := range []uint32{1, 2} {
+			s.change(&catalog.Command{CommitSplit: &catalog.CommitSplitEntry{Group: parent, Revision: s.view.Groups[parent].Revision}})
+		}
+		return s
+	}
+	s := made()
+	plan, _, _, err := s.recover(-1, 0, 3)
+	must.Do(t, err)
+	if plan.Groups[1].Node != s.keys[0] || plan.Groups[2].Node != s.keys[3] {
+		t.Errorf("%+v", plan.Groups)
+	}
+	s = made()
+	child := s.view.SplitOf(1).Attempt.Children[0]
+	s.write(5, child, 5, s.servers(1, []int{0, 1, 2, 4, 5}), nil)
+	if _, _, _, err := s.recover(-1, 0, 5); !errors.Is(err, ErrCannotRecover) || !strings.Contains(err.Error(), "are parts of one shard") {
+		t.Errorf("a parent and a child on different nodes: %v", err)
+	}
+	_, _, _, err = s.recover(-1, 0, 4, 5) // a majority of both, which is left alone
+	must.Do(t, err)
 }

@@ -235,17 +235,26 @@ func (s *Survivors) planGroup(g RecoveredGroup) (RecoveredGroup, error) {
 	return g, nil
 }
 
-// checkGrowing refuses a plan that recovers parents and children of a split on different nodes.
+// checkGrowing refuses a plan that recovers a parent and its children, during a split, on different
+// nodes.
 func (s *Survivors) checkGrowing(plan *Recovery) error {
-	on := map[string]string{}
-	for _, g := range plan.Groups {
+	at, kept := map[uint32]*RecoveredGroup{}, map[uint32]bool{} // by parent
+	for i := range plan.Groups {
+		g := &plan.Groups[i]
 		if g.Group == catalog.Group || g.Node == "" || !s.view.Frozen(g.Group) {
 			continue
 		}
-		if node, has := on[g.Keyspace]; has && node != g.Node {
-			return fmt.Errorf("%w: shards of %s are being split, and the newest replicas are on different nodes; recover with one directory", ErrCannotRecover, g.Keyspace)
+		parent := s.view.SplitOf(g.Group).Parent
+		first, has := at[parent]
+		if !has {
+			at[parent], kept[parent] = g, g.Kept
+			continue
 		}
-		on[g.Keyspace] = g.Node
+		kept[parent] = kept[parent] && g.Kept
+		if first.Node != g.Node && !kept[parent] {
+			return fmt.Errorf("%w: %s and %s are parts of one shard that is being split, and their newest replicas are on %s and %s; recover with one of these directories",
+				ErrCannotRecover, first.Name(), g.Name(), first.Node, g.Node)
+		}
 	}
 	return nil
 }
