@@ -131,7 +131,7 @@ func (s *stoppedNodes) append(node int, group uint32, number uint64, command []b
 	})
 }
 
-// change appends commands to the catalogs of all nodes.
+// change appends commands to the catalog of each node.
 func (s *stoppedNodes) change(commands ...*catalog.Command) {
 	s.t.Helper()
 	for _, c := range commands {

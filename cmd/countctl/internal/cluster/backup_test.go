@@ -370,7 +370,7 @@ func TestFilesCoverEachIDOnce(t *testing.T) {
 // sharding, and so is one of a keyspace by hash. Each row is there once.
 func TestRestoreOfAGrownKeyspace(t *testing.T) {
 	from := nodetest.New(t)
-	make := func(server *nodetest.Server, name string, args ...string) {
+	created := func(server *nodetest.Server, name string, args ...string) {
 		against(t, server.URL).OK(append([]string{"keyspace", "create", name, "--columns", "plays"}, args...)...)
 	}
 	grow := func(server *nodetest.Server, name string) {
@@ -379,9 +379,9 @@ func TestRestoreOfAGrownKeyspace(t *testing.T) {
 	rows := func(server *nodetest.Server, name string) string {
 		return against(t, server.URL).OK("export", "-", "--keyspace", name)
 	}
-	make(from, "songs", "--shards", "1")
+	created(from, "songs", "--shards", "1")
 	grow(from, "songs")
-	make(from, "words", "--shards", "2", "--sharding", "hash")
+	created(from, "words", "--shards", "2", "--sharding", "hash")
 	grow(from, "words")
 	csv := filepath.Join(t.TempDir(), "rows.csv")
 	text := "id,plays\n"
@@ -396,15 +396,15 @@ func TestRestoreOfAGrownKeyspace(t *testing.T) {
 	against(t, from.URL).OK("backup", dir)
 	for what, prepare := range map[string]func(to *nodetest.Server, name string){
 		"without the keyspace":        func(*nodetest.Server, string) {},
-		"3 shards from the beginning": func(to *nodetest.Server, name string) { make(to, name, "--shards", "3") },
-		"the same history":            func(to *nodetest.Server, name string) { make(to, name, "--shards", "1"); grow(to, name) },
-		"2 shards":                    func(to *nodetest.Server, name string) { make(to, name, "--shards", "2") },
-		"12 shards that were 4":       func(to *nodetest.Server, name string) { make(to, name, "--shards", "4"); grow(to, name) },
+		"3 shards from the beginning": func(to *nodetest.Server, name string) { created(to, name, "--shards", "3") },
+		"the same history":            func(to *nodetest.Server, name string) { created(to, name, "--shards", "1"); grow(to, name) },
+		"2 shards":                    func(to *nodetest.Server, name string) { created(to, name, "--shards", "2") },
+		"12 shards that were 4":       func(to *nodetest.Server, name string) { created(to, name, "--shards", "4"); grow(to, name) },
 		"6 shards by hash that were 2": func(to *nodetest.Server, name string) {
-			make(to, name, "--shards", "2", "--sharding", "hash")
+			created(to, name, "--shards", "2", "--sharding", "hash")
 			grow(to, name)
 		},
-		"5 shards by hash": func(to *nodetest.Server, name string) { make(to, name, "--shards", "5", "--sharding", "hash") },
+		"5 shards by hash": func(to *nodetest.Server, name string) { created(to, name, "--shards", "5", "--sharding", "hash") },
 	} {
 		t.Run(what, func(t *testing.T) {
 			to := nodetest.New(t)
