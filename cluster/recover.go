@@ -54,6 +54,9 @@ type RecoveredGroup struct {
 	Node string `json:"node"`
 	// Kept is set if a majority of the group's voters survives, so that the recovery leaves it alone.
 	Kept bool `json:"kept"`
+	// Damaged holds the keys of the nodes with a damaged replica, ascending. They delete it at their
+	// next start.
+	Damaged []string `json:"damaged,omitempty"`
 	// Index is the last entry of the newest replica. The entries up to Committed are certainly
 	// committed. Written is when a leader appended the last entry; zero if unknown.
 	Index     uint64    `json:"index"`
@@ -96,7 +99,8 @@ type survivor struct {
 	*DataDir
 	offline  *replica.Offline
 	replicas map[uint32]*replica.OfflineReplica
-	plan     *Recovery // in recoveryFile; nil for none
+	damaged  map[uint32]bool // groups whose replica is damaged
+	plan     *Recovery       // in recoveryFile; nil for none
 }
 
 // OpenSurvivors locks and opens the data directories of stopped nodes. It changes nothing but what a
@@ -116,7 +120,7 @@ func OpenSurvivors(paths []string) (_ *Survivors, err error) {
 		if err != nil {
 			return nil, err
 		}
-		n := &survivor{DataDir: d, replicas: map[uint32]*replica.OfflineReplica{}}
+		n := &survivor{DataDir: d, replicas: map[uint32]*replica.OfflineReplica{}, damaged: map[uint32]bool{}}
 		s.nodes = append(s.nodes, n)
 		if err := n.open(); err != nil {
 			return nil, fmt.Errorf("%q: %w", path, err)
@@ -143,6 +147,10 @@ func (n *survivor) open() (err error) {
 	}
 	for _, group := range n.offline.Groups() {
 		r, err := n.offline.Open(group)
+		if errors.Is(err, replica.ErrDamaged) && group != catalog.Group { // a node never begins a second replica of the catalog
+			n.damaged[group] = true
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -233,13 +241,25 @@ func (s *Survivors) writePlan(plan *Recovery) error {
 	return nil
 }
 
+// node returns the survivor with a key.
+func (s *Survivors) node(key string) *survivor {
+	return s.nodes[slices.IndexFunc(s.nodes, func(n *survivor) bool { return n.Identity.Key() == key })]
+}
+
 func (s *Survivors) changeGroups(plan *Recovery) error {
 	for _, g := range plan.Groups {
+		for _, key := range g.Damaged {
+			if err := s.stepped("set aside " + g.Name()); err != nil {
+				return err
+			}
+			if err := s.node(key).offline.SetAside(g.Group); err != nil {
+				return fmt.Errorf("cannot set the damaged replica of %s aside: %w", g.Name(), err)
+			}
+		}
 		if g.Kept || g.Node == "" {
 			continue
 		}
-		i := slices.IndexFunc(s.nodes, func(n *survivor) bool { return n.Identity.Key() == g.Node })
-		r := s.nodes[i].replicas[g.Group]
+		r := s.node(g.Node).replicas[g.Group]
 		if r == nil {
 			return fmt.Errorf("%w: the replica of %s on %s has gone since the plan was made", ErrCannotRecover, g.Name(), g.Node)
 		}

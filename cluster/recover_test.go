@@ -529,3 +529,46 @@ func TestRecoverGrowing(t *testing.T) {
 	_, _, _, err = s.recover(-1, 0, 4, 5) // a majority of both, which is left alone
 	must.Do(t, err)
 }
+
+// A damaged replica is never chosen, and its node can start: the replica is set aside, and the group
+// gets another. The other replicas of its node are recovered.
+func TestRecoverDamaged(t *testing.T) {
+	s := newStoppedNodes(t, storage.LogStoreShared, 4, func(int) []int { return []int{0, 1, 2, 3} }, []int{0, 0, 0, 2})
+	dir := filepath.Join(s.dirs[0], groupsDir, "00001.1")
+	s.withLog(0, 1, 1, func(cfg *replica.Config, _ storage.Stores, _ *storage.Log) {
+		snaps, err := storage.OpenSnapshots(cfg.Dir, 1, hclog.NewNullLogger(), storage.NewFailStop(func(error) {}, func(error) {}))
+		must.Do(t, err)
+		sink, err := snaps.Create(raft.SnapshotVersionMax, 4, 1, s.servers(1, []int{0, 1, 2, 3}), 1, nil)
+		must.Do(t, err)
+		_, err = sink.Write(make([]byte, 1000))
+		must.Do(t, err)
+		must.Do(t, sink.Close())
+	})
+	files, err := filepath.Glob(filepath.Join(dir, "snapshots", "*.snap"))
+	must.Do(t, err)
+	state, err := os.ReadFile(files[0])
+	must.Do(t, err)
+	state[len(state)-500] ^= 1
+	must.Do(t, os.WriteFile(files[0], state, 0o600))
+	plan, _, _, err := s.recover(-1, 0, 3)
+	must.Do(t, err)
+	first, second := plan.Groups[1], plan.Groups[2]
+	if first.Node != s.keys[3] || !slices.Equal(first.Damaged, s.keys[:1]) || second.Node != s.keys[0] || second.Damaged != nil {
+		t.Errorf("%+v", plan.Groups)
+	}
+	if _, err := os.Stat(dir + replica.RemovedSuffix); err != nil {
+		t.Error(err)
+	}
+	s.mustBeRecovered(plan, 0, 3)
+	offline, err := replica.OpenOffline(filepath.Join(s.dirs[0], groupsDir), s.keys[0])
+	must.Do(t, err)
+	meta, err := offline.Open(catalog.Group)
+	must.Do(t, err)
+	view, err := meta.Catalog()
+	must.Do(t, err)
+	if of := view.Groups[1].Target; !slices.Equal(of, s.keys[3:]) || offline.MayBegin(1, 1) {
+		t.Errorf("the group is to be on %v", of)
+	}
+	must.Do(t, meta.Close())
+	must.Do(t, offline.Close())
+}

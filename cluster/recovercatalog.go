@@ -54,7 +54,9 @@ func (s *Survivors) commands(plan *Recovery) ([][]byte, error) {
 	}
 	for _, g := range plan.Groups {
 		was := c.view.Groups[g.Group].Target
-		target := slices.DeleteFunc(slices.Clone(was), func(key string) bool { return !slices.Contains(plan.Nodes, key) || key == g.Node })
+		target := slices.DeleteFunc(slices.Clone(was), func(key string) bool {
+			return !slices.Contains(plan.Nodes, key) || slices.Contains(g.Damaged, key) || key == g.Node
+		})
 		switch {
 		case g.Node == "":
 			target = []string{plan.Groups[0].Node} // the group has no leader, so nothing comes of it but that the lost nodes can leave

@@ -164,7 +164,7 @@ type replicaHere struct {
 	id raft.ServerID
 	// configurations are those of its log. A first voter without a log begins with the first voters.
 	configurations []raft.Configuration
-	lost           bool // it had a log, which is missing: the node refuses to start with it
+	lost           bool // its log is missing or damaged: the node refuses to start with it
 }
 
 // here returns all replicas of a group on survivors that may vote. See DESIGN.md, C4.
@@ -173,6 +173,10 @@ func (s *Survivors) here(group uint32) (all []replicaHere) {
 	for _, n := range s.nodes {
 		if r := n.replicas[group]; r != nil {
 			all = append(all, replicaHere{at: n, id: r.ID, configurations: r.Configurations})
+			continue
+		}
+		if number, has := n.offline.Number(group); has && n.damaged[group] {
+			all = append(all, replicaHere{at: n, id: replica.RaftID(n.Identity.Key(), number), lost: true})
 			continue
 		}
 		for _, voter := range first.Servers {
@@ -204,10 +208,13 @@ func (s *Survivors) planGroup(g RecoveredGroup) (RecoveredGroup, error) {
 	all, others := map[raft.ServerID]bool{}, map[raft.ServerID]bool{}
 	for _, r := range here {
 		all[r.id], others[r.id] = !r.lost, r.at != at
+		if r.at.damaged[g.Group] {
+			g.Damaged = append(g.Damaged, r.at.Identity.Key())
+		}
 	}
 	g.Kept = len(here) > 0
 	for _, r := range here {
-		newest := r.configurations[len(r.configurations)-1:]
+		newest := r.configurations[max(0, len(r.configurations)-1):]
 		g.Kept = g.Kept && (r.lost || len(newest) == 1 && replica.HasMajority(newest[0], all))
 	}
 	if at == nil {

@@ -10,11 +10,15 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/internal/program"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard/storage"
 )
+
+// ErrDamaged is returned by Offline.Open for a replica whose bytes on disk differ from those written.
+var ErrDamaged = storage.ErrDamaged
 
 // Offline is the replicas of a stopped node, for the recovery after a lost majority
 // (cluster/DESIGN.md). It runs no raft, votes for nobody and applies nothing.
@@ -54,6 +58,9 @@ func (o *Offline) Close() error {
 // Groups returns the groups that have a replica on the node, ascending.
 func (o *Offline) Groups() []uint32 { return slices.Sorted(maps.Keys(o.dirs.mu.here)) }
 
+// Number returns the number of the node's replica of a group, and whether it has one.
+func (o *Offline) Number(group uint32) (uint64, bool) { return o.dirs.Number(group) }
+
 // MayBegin reports whether the node may begin a replica of a group with this number, or has its
 // directory. It may not if it has another replica, or has deleted the one with this number.
 func (o *Offline) MayBegin(group uint32, number uint64) bool {
@@ -88,6 +95,19 @@ func (o *Offline) Open(group uint32) (*OfflineReplica, error) {
 		return nil, stores.Close()
 	}
 	return r, nil
+}
+
+// SetAside durably makes the next start of the node delete its replica of a group, which must not be
+// open. The node never begins a replica with that number again.
+func (o *Offline) SetAside(group uint32) error {
+	number, has := o.dirs.Number(group)
+	if !has {
+		return nil
+	}
+	if err := o.dirs.MoveAside(group, number); err != nil {
+		return err
+	}
+	return program.SyncDir(o.dirs.Path)
 }
 
 // OfflineReplica is the log, the term and the snapshot of one replica of a stopped node.
@@ -129,6 +149,13 @@ func (r *OfflineReplica) open(cfg *Config) error {
 	if len(metas) > 0 {
 		r.SnapshotIndex, r.LastIndex, r.LastTerm = metas[0].Index, metas[0].Index, metas[0].Term
 		r.Configurations = []raft.Configuration{metas[0].Configuration}
+		_, state, err := r.snaps.Open(metas[0].ID) // verifies the whole file
+		if err != nil {
+			return err
+		}
+		if err := state.Close(); err != nil {
+			return err
+		}
 	}
 	if r.Term, err = r.votes.Term(); err != nil {
 		return err

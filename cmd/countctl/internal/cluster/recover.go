@@ -86,6 +86,11 @@ func runRecover(c *cli.CLI, survivors *cluster.Survivors, acceptLost bool) error
 
 // fateOf describes what happens to a group, and what of it may be missing.
 func fateOf(g *cluster.RecoveredGroup) string {
+	if len(g.Damaged) > 0 {
+		whole := *g
+		whole.Damaged = nil
+		return fmt.Sprintf("%s; DAMAGED on %s, which deletes its replica at its next start", fateOf(&whole), strings.Join(g.Damaged, ", "))
+	}
 	switch {
 	case g.Node == "":
 		return fmt.Sprintf("%s: LOST, no directory has a replica", g.Name())
