@@ -807,3 +807,15 @@ func TestKeyspaceSharding(t *testing.T) {
 		t.Errorf("exit %d, %s", got.Code, got.Err)
 	}
 }
+
+func TestSameSources(t *testing.T) {
+	first, second := strings.Repeat("a", 16), strings.Repeat("b", 16)
+	for _, c := range []struct {
+		a, b string
+		same bool
+	}{{first + second, first + second, true}, {first + first, first + second, true}, {second + first, first + first, false}, {first, first + second, false}} {
+		if same := sameSources(c.a, c.b); same != c.same {
+			t.Errorf("%s and %s: %v", c.a, c.b, same)
+		}
+	}
+}

@@ -183,12 +183,12 @@ func (r *restore) refuse(ctx context.Context) error {
 	return r.mustBeEmpty(ctx)
 }
 
-// refuseSources returns an error if the backup is of another cluster and this cluster has a
+// refuseSources returns an error if the backup is of another cluster (sameSources) and this cluster has a
 // different source of the same name. A source that an earlier restore created from this backup is
 // accepted.
 func (r *restore) refuseSources(ctx context.Context) error {
 	nodes, err := admin.New(r.server).ClusterNodes(ctx)
-	if err != nil || nodes.ClusterID == r.backup.ClusterID {
+	if err != nil || sameSources(nodes.ClusterID, r.backup.ClusterID) {
 		return err
 	}
 	there, err := admin.New(r.server).SavedSources(ctx)
@@ -202,6 +202,14 @@ func (r *restore) refuseSources(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// sameSources reports whether the sources of two clusters with these ids have the same numbers: the
+// ids are equal, or countctl recover made one cluster from the other and kept the first half of the
+// id.
+func sameSources(a, b string) bool {
+	const half = 16 // hex digits
+	return a == b || len(a) == 2*half && len(b) == 2*half && a[:half] == b[:half]
 }
 
 // keyspace returns the keyspace with a name, if it exists.
@@ -244,14 +252,14 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 	return err
 }
 
-// makeSources creates the sources if the backup is of another cluster. It runs before the shards
+// makeSources creates the sources if the backup is of another cluster (sameSources). It runs before the shards
 // are restored, so that each source continues in each shard at the position in the snapshot.
 func (r *restore) makeSources(ctx context.Context) error {
 	nodes, err := admin.New(r.server).ClusterNodes(ctx)
 	if err != nil {
 		return err
 	}
-	if nodes.ClusterID == r.backup.ClusterID {
+	if sameSources(nodes.ClusterID, r.backup.ClusterID) {
 		return nil
 	}
 	for _, s := range r.backup.Sources {
