@@ -105,7 +105,8 @@ type survivor struct {
 
 // OpenSurvivors locks and opens the data directories of stopped nodes. It changes nothing but what a
 // start of the node would.
-func OpenSurvivors(paths []string) (_ *Survivors, err error) {
+// waits is called each time that a write waits for a full disk; nil for no call.
+func OpenSurvivors(paths []string, waits func(error)) (_ *Survivors, err error) {
 	s := &Survivors{stepped: func(string) error { return nil }}
 	defer func() {
 		if err != nil {
@@ -122,7 +123,7 @@ func OpenSurvivors(paths []string) (_ *Survivors, err error) {
 		}
 		n := &survivor{DataDir: d, replicas: map[uint32]*replica.OfflineReplica{}, damaged: map[uint32]bool{}}
 		s.nodes = append(s.nodes, n)
-		if err := n.open(); err != nil {
+		if err := n.open(waits); err != nil {
 			return nil, fmt.Errorf("%q: %w", path, err)
 		}
 	}
@@ -135,14 +136,14 @@ func OpenSurvivors(paths []string) (_ *Survivors, err error) {
 	return s, nil
 }
 
-func (n *survivor) open() (err error) {
+func (n *survivor) open(waits func(error)) (err error) {
 	if n.Identity.ClusterID == "" {
 		return fmt.Errorf("%w: the node has no cluster", ErrCannotRecover)
 	}
 	if n.plan, err = readRecovery(filepath.Join(n.path, recoveryFile)); err != nil {
 		return err
 	}
-	if n.offline, err = replica.OpenOffline(n.GroupsDir(), n.Identity.Key()); err != nil {
+	if n.offline, err = replica.OpenOffline(n.GroupsDir(), n.Identity.Key(), waits); err != nil {
 		return err
 	}
 	for _, group := range n.offline.Groups() {

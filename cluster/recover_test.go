@@ -177,7 +177,7 @@ func (s *stoppedNodes) recover(stopAt int, on ...int) (plan *Recovery, resumed b
 	for _, i := range on {
 		dirs = append(dirs, s.dirs[i])
 	}
-	survivors, err := OpenSurvivors(dirs)
+	survivors, err := OpenSurvivors(dirs, nil)
 	if err != nil {
 		return nil, false, 0, err
 	}
@@ -216,7 +216,7 @@ func (s *stoppedNodes) mustBeRecovered(plan *Recovery, on ...int) {
 			s.t.Errorf("reported %d times", reported)
 		}
 		must.Do(s.t, d.Close())
-		offline, err := replica.OpenOffline(filepath.Join(s.dirs[i], groupsDir), s.keys[i])
+		offline, err := replica.OpenOffline(filepath.Join(s.dirs[i], groupsDir), s.keys[i], nil)
 		must.Do(s.t, err)
 		for _, g := range plan.Groups {
 			if g.Node != s.keys[i] || g.Kept {
@@ -388,7 +388,7 @@ func TestRecoverRefuses(t *testing.T) {
 		t.Errorf("while the node runs: %v", err)
 	}
 	must.Do(t, running.Close())
-	if _, err := OpenSurvivors([]string{t.TempDir()}); err == nil {
+	if _, err := OpenSurvivors([]string{t.TempDir()}, nil); err == nil {
 		t.Error("a directory of no node is accepted")
 	}
 	plan, _, _, err := s.recover(-1, 0)
@@ -468,7 +468,7 @@ func TestRecoverCatalogBehind(t *testing.T) {
 	plan, _, _, err := s.recover(-1, 0)
 	must.Do(t, err)
 	s.mustBeRecovered(plan, 0)
-	offline, err := replica.OpenOffline(filepath.Join(s.dirs[0], groupsDir), s.keys[0])
+	offline, err := replica.OpenOffline(filepath.Join(s.dirs[0], groupsDir), s.keys[0], nil)
 	must.Do(t, err)
 	meta, err := offline.Open(catalog.Group)
 	must.Do(t, err)
@@ -560,7 +560,7 @@ func TestRecoverDamaged(t *testing.T) {
 		t.Error(err)
 	}
 	s.mustBeRecovered(plan, 0, 3)
-	offline, err := replica.OpenOffline(filepath.Join(s.dirs[0], groupsDir), s.keys[0])
+	offline, err := replica.OpenOffline(filepath.Join(s.dirs[0], groupsDir), s.keys[0], nil)
 	must.Do(t, err)
 	meta, err := offline.Open(catalog.Group)
 	must.Do(t, err)

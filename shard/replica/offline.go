@@ -26,12 +26,17 @@ type Offline struct {
 	node  string
 	dirs  Dirs
 	store storage.LogStore
+	waits func(error)
 }
 
 // OpenOffline opens the replicas below dir, the groups' directory of the node with this key. The
-// caller must hold the lock of the data directory.
-func OpenOffline(dir, node string) (*Offline, error) {
-	o := &Offline{node: node, dirs: Dirs{Path: dir}}
+// caller must hold the lock of the data directory. waits is called when a write waits for disk or
+// file descriptors; nil for no call.
+func OpenOffline(dir, node string, waits func(error)) (*Offline, error) {
+	if waits == nil {
+		waits = func(error) {}
+	}
+	o := &Offline{node: node, dirs: Dirs{Path: dir}, waits: waits}
 	if err := o.dirs.Load(); err != nil {
 		return nil, fmt.Errorf("cannot read the groups: %w", err)
 	}
@@ -88,7 +93,7 @@ func (o *Offline) Open(group uint32) (*OfflineReplica, error) {
 		return nil, fmt.Errorf("cannot open group %d: %w", group, err)
 	}
 	r := &OfflineReplica{ID: cfg.ID(), Number: number, stores: stores}
-	if err = r.open(&cfg); err != nil {
+	if err = r.open(&cfg, o.waits); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot open group %d: %w", group, err), stores.Close())
 	}
 	if r.LastIndex == 0 {
@@ -131,8 +136,8 @@ type OfflineReplica struct {
 	snaps  *storage.Snapshots
 }
 
-func (r *OfflineReplica) open(cfg *Config) error {
-	stop := storage.NewFailStop(func(error) {}, func(error) {})
+func (r *OfflineReplica) open(cfg *Config, waits func(error)) error {
+	stop := storage.NewFailStop(func(error) {}, waits)
 	r.log = storage.NewLog(r.stores, cfg.Group, cfg.LogPath(), snapshotBytesDefault, stop)
 	r.votes = storage.NewVotes(r.stores, cfg.Group, cfg.LogPath(), stop)
 	var err error

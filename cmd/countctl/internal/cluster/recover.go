@@ -32,18 +32,33 @@ func recoverCommand(c *cli.CLI) *cobra.Command {
 ACKNOWLEDGED WRITES MAY BE LOST: those that only lost nodes had. If the disks of lost nodes may
 come back, do not run this: start the nodes instead.
 
-Stop countd on all surviving nodes, and bring their data directories to one machine. Give each
-with its own --data-dir. For each group, the newest replica in these directories becomes the only
-voter. The cluster gets a new id: nodes whose directory is not given, and all copies made before,
-are refused. Put the directories back and start the nodes. Then start new nodes, which join.
-
-If the command is interrupted, run it again. countd does not start before it is complete.`,
+1. Isolate the lost nodes: cut them off from the network, or destroy their disks. If several of
+   them start again, they serve the old cluster.
+2. Stop countd on all survivors, and keep it from starting: systemctl disable --now countd.
+3. Copy their data directories to one machine twice, and keep one copy aside. The command needs a
+   little free space. If a disk is full, it says so and waits until you free some.
+4. Give each directory with its own --data-dir. For each group, the newest replica in them becomes
+   the only voter. The cluster gets a new id: nodes whose directory is not given, and all copies
+   made before, are refused. If the command is interrupted, run it again. countd does not start
+   before it is complete.
+5. Put the directories back, and start the nodes: systemctl enable --now countd. Then start new
+   nodes, which join.
+6. Review users, tokens, keyspaces and sources. The last changes may be undone: a deleted
+   user may be back. Columns that only rows still had are named recovered_N. Users of a channel
+   whose last notices are lost may not see as many new ones. A backup made before can be
+   restored as usual.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if len(dirs) == 0 {
 				return cli.Usagef("recover needs --data-dir")
 			}
-			survivors, err := cluster.OpenSurvivors(dirs)
+			said := ""
+			survivors, err := cluster.OpenSurvivors(dirs, func(err error) {
+				if said != err.Error() {
+					said = err.Error()
+					c.Say("waiting, because disk space or file descriptors are missing: %s", said)
+				}
+			})
 			if err != nil {
 				return err
 			}
