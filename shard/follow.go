@@ -176,14 +176,17 @@ func (n *replicas) proposerConfig(g *shardReplica, r *localReplica) propose.Conf
 	logger := n.cfg.Logger.With("keyspace", g.keyspace)
 	return propose.Config{
 		Group: r.group, Rounds: n.rounds, Kind: g.kind, Clock: propose.NewClock(time.Now(), r.fsm.LogTime, logger),
-		Limits: n.limits, Metrics: n.metrics, Logger: n.mux.LimitedBy(logger),
+		Limits: func() dedup.Limits { return n.limits(r) }, Metrics: n.metrics, Logger: n.mux.LimitedBy(logger),
 	}
 }
 
-// limits returns the limits of the request memory that all programs of the cluster accept.
-func (n *replicas) limits() dedup.Limits {
+// limits returns the limits of a replica's request memory. Programs of cluster version 1 refuse more than
+// KeysOfSection keys; a shard that has more of them proves a later version. A node without memory takes new keys
+// only up to the same bound, as it makes no new rows.
+func (n *replicas) limits(r *localReplica) dedup.Limits {
 	l := n.cfg.Limits
-	if !n.catalog.View().TakesGrowth() {
+	keys, _ := r.fsm.Remembered()
+	if n.headroom.MemoryFull.Load() || keys <= dedup.KeysOfSection && !n.catalog.View().TakesGrowth() {
 		l.KeysMax = min(l.KeysMax, dedup.KeysOfSection)
 	}
 	return l

@@ -15,6 +15,7 @@ import (
 	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/tiering"
@@ -129,7 +130,14 @@ func TestFullNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	holdHeadroom(n)
+	r := n.registry.localOf(ks.FirstGroup)
+	if l := n.limits(r); l.KeysMax != dedup.KeysMaxMax {
+		t.Errorf("the shard takes %d keys", l.KeysMax)
+	}
 	n.headroom.MemoryFull.Store(true)
+	if l := n.limits(r); l.KeysMax != dedup.KeysOfSection {
+		t.Errorf("without memory, the shard takes %d keys", l.KeysMax)
+	}
 	if err := add(1); err != nil {
 		t.Errorf("a row that is there: %v", err)
 	}
