@@ -137,6 +137,9 @@ func (p *parted) apply(t *Table, ops []Op, width int, rows []int64, overflows []
 			owner.cuts = t.cuts
 			refused, ok := owner.applyLocked(&page[i], from+i, &spots[i], rows[(from+i)*width:(from+i+1)*width])
 			t.cuts = owner.cuts
+			if owner != t {
+				owner.cuts = nil // after Split the parts are written at one time
+			}
 			if !ok {
 				overflows = append(overflows, refused)
 				if judge != nil {

@@ -379,6 +379,32 @@ func TestPartedAnswers(t *testing.T) {
 	}
 }
 
+// After Split, the parts are written by different goroutines, so they share no memory of Cuts.
+func TestCutsOfSplitParts(t *testing.T) {
+	tab, g := partedTable(t, 100)
+	cut := func(id uint64) Op {
+		return Op{ID: id, Kind: OpAdd, Cells: []Cell{{FloorMark, 0}, {0, -5}}}
+	}
+	tab.Apply([]Op{cut(0), cut(1), cut(2)}, 0, nil, nil)
+	for more := true; more; {
+		var err error
+		more, err = g.Step()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	tab.Apply([]Op{{ID: 3, Kind: OpAdd, Cells: []Cell{{0, 1}}}, {ID: 4, Kind: OpAdd, Cells: []Cell{{0, 1}}}, {ID: 5, Kind: OpAdd, Cells: []Cell{{0, 1}}}}, 0, nil, nil)
+	parts, err := Split(tab, g.by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts[0].Apply([]Op{cut(6)}, 0, nil, nil)
+	parts[1].Apply([]Op{{ID: 7, Kind: OpAdd, Cells: []Cell{{0, 1}}}, cut(10)}, 0, nil, nil)
+	if got, want := fmt.Sprint(parts[0].Cuts()), "[{0 0 -1}]"; got != want {
+		t.Errorf("cuts of the first part are %s after a write to another one, want %s", got, want)
+	}
+}
+
 // partedTable returns a table of ids 0 … rows-1, with count 1 each, and its Parting in three.
 func partedTable(t *testing.T, rows int) (*Table, *Parting) {
 	tab := newTable(t)
