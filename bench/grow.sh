@@ -38,7 +38,7 @@ steady "${pids[0]}"
 
 # load SECONDS FILE: increments for so long.
 load() {
-  ctl bench --yes --op incr --keyspace clips --column like --dist uniform --ids "$ROWS" --rate "$RATE" --check --duration "$1s" -o json >"$2"
+  ctl bench --yes --op incr --keyspace clips --column like --dist uniform --ids "$ROWS" --rate "$RATE" --duration "$1s" -o json >"$2"
 }
 # most: prints the most anonymous memory of a node.
 most() { for p in "${pids[@]:0:3}"; do anon_bytes "$p"; done | sort -n | tail -1; }
