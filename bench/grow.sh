@@ -2,7 +2,7 @@
 # Measures the growth of one large shard of three nodes from 1 to BY shards under increments, and
 # prints Markdown. Needs the built binaries (make build). 30 million rows need about 4 GB.
 #
-#   bench/grow.sh > out.md          ROWS=30000000 RATE=1000 BY=3
+#   bench/grow.sh > out.md          ROWS=30000000 RATE=1000 BY=3 LOAD=170
 #
 # RATE increments a second go to random rows, one in a request. Latencies count from the time at which
 # a request was due, so the longest one shows how long writes paused. Memory is the anonymous memory
@@ -15,12 +15,13 @@ ROWS=${ROWS:-30000000}
 RATE=${RATE:-1000}
 BY=${BY:-3}
 QUIET=${QUIET:-20}
+LOAD=${LOAD:-$((ROWS / 200000 + 20))} # seconds, longer than the growth
 base=17700
 use_scratch
 urls=()
 for n in 1 2 3; do
   p=$((base + 10 * n))
-  bin/countd --data-dir "$dir/n$n" --node-id "n$n" --log-level warn --bootstrap-expect 3 --auto-grow off \
+  bin/countd --data-dir "$dir/n$n" --node-id "n$n" --log-level warn --bootstrap-expect 3 --auto-grow off "${shard_args[@]}" \
     --join "127.0.0.1:$((base + 12)),127.0.0.1:$((base + 22)),127.0.0.1:$((base + 32))" \
     --http-addr 127.0.0.1:$p --cluster-addr 127.0.0.1:$((p + 1)) --gossip-addr 127.0.0.1:$((p + 2)) >"$dir/n$n.log" 2>&1 &
   pids+=($!)
@@ -50,11 +51,12 @@ before=$(most)
 (while sleep 0.2; do most; done >"$dir/memory") &
 pids+=($!)
 began=$(date +%s.%N)
-load 60 "$dir/during.json" &
+load "$LOAD" "$dir/during.json" &
 loading=$!
 ctl keyspace grow clips --by "$BY" --yes --wait 10m >&2
 ended=$(date +%s.%N)
 while ! wait "$loading"; do echo "a request failed" >&2 && exit 1; done
+[ "$(awk -v b="$began" -v e="$ended" -v l="$LOAD" 'BEGIN {print (e - b < l)}')" = 1 ] || { echo "the load ended before the growth: set LOAD" >&2; exit 1; }
 at_rest "${pids[@]:0:3}"
 steady "${pids[0]}"
 after=$(most)
