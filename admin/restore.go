@@ -57,6 +57,9 @@ var ErrShardNotEmpty = errors.New("the shard has rows, outboxes or members")
 // shard of the same keyspace. Rows before the fault may have been written.
 var ErrBadSnapshot = errors.New("not a snapshot that this shard can take")
 
+// errWrongIDs is returned for a snapshot whose ids, computed with RestoreOptions.Divisor, are not of its shard.
+var errWrongIDs = errors.New("its keys are of other ids")
+
 // ErrRestoredOther is returned by RestoreShard if the shard's digest differs from the snapshot's,
 // because of other writes during the restore.
 var ErrRestoredOther = errors.New("the shard does not hold what was restored")
@@ -147,6 +150,10 @@ func RestoreShard(ctx context.Context, n RestoreNode, group uint32, stream io.Re
 		if err == nil && r.byIDs {
 			snapshot, err = r.open(stream, o)
 		}
+		if errors.Is(err, errWrongIDs) { // some earlier rows may have wrong ids too
+			r.seq++
+			err = errors.Join(err, r.empty(true))
+		}
 		if err != nil {
 			return facts, fmt.Errorf("%w: %w", ErrBadSnapshot, err)
 		}
@@ -192,6 +199,10 @@ func (r *restore) open(stream io.Reader, o RestoreOptions) (*raftfsm.SnapshotRea
 		return nil, fmt.Errorf("%s is not of a keyspace that was created with %d shards", snapshot.Route(), o.Divisor)
 	}
 	r.from, r.divisor = snapshot.Route(), uint64(o.Divisor)
+	r.spreads = []raftfsm.Route{raftfsm.NewRoute(o.Divisor, int(r.from.Modulus), false)}
+	if o.Divisor == 1 {
+		r.spreads = append(r.spreads, raftfsm.NewRoute(1, int(r.from.Modulus), true))
+	}
 	return snapshot, nil
 }
 
@@ -227,6 +238,7 @@ type restore struct {
 	divisor   uint64                    // an id div divisor is its key in the snapshot
 	places    []int                     // for each column of the snapshot: its number in the keyspace, or leftOut
 	end       *[engine.ColumnsMax]int64 // upper bounds of the cursors, by column; nil before the first row of cursors
+	spreads   []raftfsm.Route           // by ids: the routes by which all ids so far are of the shard of the snapshot
 	positions [][]dedup.PositionRecord  // positions in each snapshot
 	// positionsDigest is the contribution of positions to the digests of the snapshots.
 	positionsDigest uint64

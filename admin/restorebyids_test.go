@@ -219,6 +219,45 @@ func TestRestoreByIDsRefuses(t *testing.T) {
 	}
 }
 
+// A restore by ids with a divisor that divides the modulus, but is not that of the snapshot, is refused, and leaves no row.
+// Some keys stand for ids of the right shard by chance.
+func TestRestoreByIDsRefusesWrongIDs(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(3, 4))
+	hashed := layout{created: 6, by: 1, sharding: shard.ShardingHash}
+	for _, from := range []layout{{created: 6, by: 1}, hashed} {
+		layouts := map[string]layout{"songs": from}
+		for _, name := range []string{"users", kinds.KeyspaceUnread, kinds.KeyspaceFeed} {
+			layouts[name] = layout{created: 6, by: 1}
+		}
+		_, n := laidOut(t, layouts)
+		a, to := laidOut(t, map[string]layout{"songs": {created: 2, by: 1}, "users": {created: 1, by: 1}})
+		for _, n := range []*shard.Node{n, to} {
+			board := &unread.BoardOp{Kind: unread.PutChannel, Name: "news", Channel: &unread.Channel{Number: 1, Latest: 20}}
+			must.Do(t, n.Write(n.Keyspace(kinds.KeyspaceBoard), &shard.Write{Ops: board, Deadline: time.Now().Add(10 * time.Second)}))
+		}
+		fill(t, n, rng)
+		for name, l := range layouts {
+			streams, _ := backup(t, n, name)
+			for _, divisor := range []int{1, 2, 3, 6} {
+				if divisor == l.divisor() {
+					continue
+				}
+				for _, group := range to.Keyspace(name).Groups {
+					_, err := a.RestoreShard(must.Context(t), group, joined(streams...), RestoreOptions{Force: true, Divisor: divisor})
+					if !errors.Is(err, ErrBadSnapshot) || !strings.Contains(err.Error(), "must be the number of shards with which its keyspace was created") {
+						t.Errorf("%s of %v, divisor %d: %v", name, l, divisor, err)
+					}
+					led, err := (&restore{node: to, ctx: must.Context(t), group: group}).leader()
+					if err != nil || led.Rows+led.Outboxes+led.Pairs > 0 {
+						t.Errorf("%s of %v, divisor %d: the shard has %+v, %v", name, l, divisor, led, err)
+					}
+				}
+			}
+		}
+	}
+}
+
 // A shard that is restored by ids gets the positions that all its snapshots have. If they differ, no position is right:
 // the restore fails, and the shard stays closed.
 func TestPositionsOfARestoreByIDs(t *testing.T) {

@@ -145,10 +145,25 @@ func (r *restore) place(key uint64) (id, at uint64, here bool, err error) {
 	id = r.idOf(key)
 	number, at := r.route.KeyOf(id)
 	here = number == r.shard
-	if id/r.divisor != key || !r.byIDs && (!here || at != key) {
+	switch fits := id/r.divisor == key; {
+	case r.byIDs && !(fits && r.mayHave(id)):
+		return 0, 0, false, fmt.Errorf("%w: row %d is not of %s with divisor %d, which must be the number of shards with which its keyspace "+
+			"was created, or 1 by hash", errWrongIDs, key, r.from, r.divisor)
+	case !r.byIDs && !(fits && here && at == key):
 		return 0, 0, false, fmt.Errorf("%w: row %d is of another number of shards", ErrBadSnapshot, key)
 	}
 	return id, at, here, nil
+}
+
+// mayHave reports whether the shard of the snapshot may have an id. The divisor of a snapshot comes from outside, so a wrong
+// one would put rows under wrong ids. Such ids soon are not of the shard. With divisor 1, the keyspace may be one by
+// hash; then all ids must be of the shard in the same way.
+func (r *restore) mayHave(id uint64) bool {
+	r.spreads = slices.DeleteFunc(r.spreads, func(by raftfsm.Route) bool {
+		of, _ := by.KeyOf(id)
+		return of != int(r.from.Residue)
+	})
+	return len(r.spreads) > 0
 }
 
 // idOf returns the id of a key of the snapshot.
