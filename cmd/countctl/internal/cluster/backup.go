@@ -179,11 +179,11 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 		return nil, err
 	}
 	m.ClusterID = nodes.ClusterID
-	keyspaces, err := cli.KeyspacesNow(ctx, b.server)
+	numbers, err := groupNumbers(ctx, b.server) // before the keyspaces: see addColumns
 	if err != nil {
 		return nil, err
 	}
-	numbers, err := groupNumbers(ctx, b.server)
+	keyspaces, err := cli.KeyspacesNow(ctx, b.server)
 	if err != nil {
 		return nil, err
 	}
@@ -233,8 +233,8 @@ func (b *backup) sources(ctx context.Context, earlier []admin.SavedSource) (kept
 
 // addColumns adds the columns of the keyspaces to the manifest. It runs after all snapshots, so
 // that every column with counts in a snapshot is included. numbers holds the group numbers from
-// before the snapshots. If a group has another number now, its keyspace was dropped and created
-// again.
+// before the first list of keyspaces. If a group has another number now, its keyspace was dropped and created
+// again. A keyspace that is still the same has the number of shards at its creation that settle assumed.
 func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string]uint32) error {
 	keyspaces, err := cli.KeyspacesNow(ctx, b.server)
 	if err != nil {
@@ -249,9 +249,12 @@ func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string
 		at := slices.IndexFunc(keyspaces, func(k client.Keyspace) bool { return k.Name == in.Name })
 		first := fmt.Sprintf("%s/%d", in.Name, 0)
 		if at < 0 || now[first] != numbers[first] || keyspaces[at].Sharding != in.Sharding {
-			return fmt.Errorf("keyspace %s was dropped meanwhile", in.Name)
+			return fmt.Errorf("keyspace %s was dropped meanwhile, and perhaps created again", in.Name)
 		}
 		k := keyspaces[at]
+		if was, is := cmp.Or(in.CreatedShards, in.Shards), cmp.Or(k.CreatedShards, k.Shards); is != was {
+			return fmt.Errorf("keyspace %s was dropped and created again meanwhile: it was created with %d shards, not %d", in.Name, is, was)
+		}
 		in.Columns, in.Settings = k.Columns, k.Settings
 		if len(k.DroppedColumns) > 0 {
 			in.Numbered = k.Numbered()

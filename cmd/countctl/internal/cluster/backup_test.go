@@ -272,6 +272,78 @@ func TestBackupWhileAKeyspaceIsDropped(t *testing.T) {
 	}
 }
 
+// A keyspace may be dropped and created again with another number of shards between any two requests of a backup. Then the
+// backup fails, or it has the rows of one of the two keyspaces under their ids. The new shards look as if the old ones had
+// split.
+func TestBackupWhileAKeyspaceIsCreatedAgain(t *testing.T) {
+	csv := filepath.Join(t.TempDir(), "rows.csv")
+	text := "id,a\n"
+	for id := range 60 {
+		text += fmt.Sprintf("%d,%d\n", id, id+1)
+	}
+	mustDo(t, os.WriteFile(csv, []byte(text), 0o600))
+	whole, failed := 0, 0
+	for at, done := 1, false; !done; at++ { // the request before which the keyspace is dropped
+		server := nodetest.New(t)
+		made := func(shards string) {
+			against(t, server.URL).OK("keyspace", "create", "tags", "--columns", "a", "--shards", shards)
+			against(t, server.URL).OK("import", csv, "--keyspace", "tags")
+		}
+		made("2")
+		requests, again := 0, false
+		server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
+			if !again && strings.HasSuffix(r.URL.Path, "/snapshot") {
+				done = true // the lists are complete
+			}
+			if requests++; requests == at && !again {
+				again = true
+				against(t, server.URL).OK("keyspace", "drop", "tags", "--yes")
+				made("6")
+			}
+			return nil
+		})
+		dir := filepath.Join(t.TempDir(), "backup")
+		got := against(t, server.URL).Run("backup", dir)
+		server.SetFail(nil)
+		if got.Code != cli.ExitOK {
+			failed++
+			continue
+		}
+		whole++
+		to := against(t, nodetest.New(t).URL)
+		to.OK("restore", dir)
+		if got, want := to.OK("export", "-", "--keyspace", "tags"), against(t, server.URL).OK("export", "-", "--keyspace", "tags"); got != want {
+			t.Errorf("before request %d:\n%s\nwant\n%s", at, got, want)
+		}
+	}
+	if whole == 0 || failed == 0 {
+		t.Errorf("%d backups are whole, and %d failed", whole, failed)
+	}
+}
+
+// A backup fails if a keyspace was created with another number of shards than the manifest assumes.
+func TestBackupChecksTheShardsOfTheCreation(t *testing.T) {
+	server := nodetest.New(t)
+	against(t, server.URL).OK("keyspace", "create", "tags", "--columns", "a", "--shards", "6")
+	for _, k := range []manifestKeyspace{
+		{Name: "tags", Shards: 6, CreatedShards: 2},
+		{Name: "tags", Shards: 2},
+		{Name: "tags", Shards: 6},
+		{Name: "tags", Shards: 6, CreatedShards: 6},
+	} {
+		c, err := client.New(client.Config{Addrs: []string{server.URL}})
+		mustDo(t, err)
+		defer c.Close()
+		b := backup{server: c}
+		numbers, err := groupNumbers(t.Context(), c)
+		mustDo(t, err)
+		err = b.addColumns(t.Context(), &manifest{Keyspaces: []manifestKeyspace{k}}, numbers)
+		if bad := k.divisor() != 6; (err != nil) != bad || bad && !strings.Contains(err.Error(), "it was created with 6 shards, not 2") {
+			t.Errorf("%+v: %v", k, err)
+		}
+	}
+}
+
 // A backup of a keyspace that grows meanwhile has each id once: some shards from before their split, and all parts of
 // others. It is restored into a keyspace of any number of shards. If all shards had split, it is one of the grown keyspace.
 func TestBackupWhileAKeyspaceGrows(t *testing.T) {
