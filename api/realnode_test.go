@@ -28,7 +28,7 @@ func openReal(t *testing.T, dir string) *shard.Node {
 	n, err := shard.Open(shard.Config{
 		Dir: dir, NodeKey: "n1", NodeName: "n1", Bootstrap: true, ClusterID: strings.Repeat("5", 32), ClusterName: "likes", Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
 		HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402",
-		Shards: map[string]int{"posts": 7}, // so that requests span shards
+		Shards: map[string]int{"posts": 7, "users": 7, "unread": 7, "feed": 7}, // so that requests span shards
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
 	})

@@ -69,7 +69,7 @@ func TestUnreadCounts(t *testing.T) {
 		l.refused(409, "idempotency_conflict", "", "POST", "/v1/unread/70/reset", `{"columns":["like"]}`, key...)
 	})
 	t.Run("columns that operators add", func(*testing.T) {
-		l.ok(`{"name":"unread","kind":"unread","columns":["at","comment","like","dm","gift"],"shards":1,"floors":{"at":0,"comment":0,"dm":0,"gift":0,"like":0}}`, "POST", "/v1/keyspaces/unread/columns", `{"columns":["gift"]}`)
+		l.ok(`{"name":"unread","kind":"unread","columns":["at","comment","like","dm","gift"],"shards":7,"floors":{"at":0,"comment":0,"dm":0,"gift":0,"like":0}}`, "POST", "/v1/keyspaces/unread/columns", `{"columns":["gift"]}`)
 		l.ok(`{"applied":1`+written, "POST", "/v1/unread/incr", `{"ops":[{"user":"9","add":{"gift":2}}],"want":"none"}`)
 		l.ok(`{"user":"9","counts":{"at":0,"comment":0,"like":0,"dm":0,"gift":1},"cleared":{"gift":1}`+written, "POST", "/v1/unread/9/reset", `{"seen":{"gift":1}}`)
 	})
