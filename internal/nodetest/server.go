@@ -205,6 +205,11 @@ func (s *Server) Rows() int {
 	return n
 }
 
+// Shards gives a built-in keyspace n shards.
+func Shards(keyspace string, n int) func(*shard.Config) {
+	return func(c *shard.Config) { c.Shards[keyspace] = n }
+}
+
 // OneProducer is a parameter change for New. It makes each shard remember only one producer, as
 // ForgetProducers requires.
 func OneProducer(c *shard.Config) {

@@ -85,12 +85,19 @@ func (k *manifestKeyspace) mixed() bool {
 	return slices.ContainsFunc(k.Groups, func(g manifestGroup) bool { return g.Modulus != 0 })
 }
 
-// covers reports whether each id is in exactly one group.
-func (k *manifestKeyspace) covers() bool {
+// parts returns the largest modulus of the groups. In a keyspace that is created with so many shards, each shard has its ids from
+// one file.
+func (k *manifestKeyspace) parts() int {
 	most := k.Shards
 	for _, g := range k.Groups {
 		most = max(most, g.Modulus)
 	}
+	return most
+}
+
+// covers reports whether each id is in exactly one group.
+func (k *manifestKeyspace) covers() bool {
+	most := k.parts()
 	if k.Shards < 1 || most > modulusMax {
 		return false
 	}
@@ -133,6 +140,22 @@ func (k *manifestKeyspace) shares(g manifestGroup, there client.Keyspace, shard 
 		a, b = b, a%b
 	}
 	return there.Sharding != k.Sharding || shard%a == g.Shard%a // a is the greatest common divisor
+}
+
+// merges reports whether a shard of the keyspace there would get the ids of several files.
+func (k *manifestKeyspace) merges(there client.Keyspace) bool {
+	for shard := range there.Shards {
+		files := 0
+		for _, g := range k.Groups {
+			if k.shares(g, there, shard) {
+				files++
+			}
+		}
+		if files > 1 {
+			return true
+		}
+	}
+	return false
 }
 
 // manifestGroup describes the snapshot of one shard, which is a file in the manifest's directory.

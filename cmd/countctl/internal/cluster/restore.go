@@ -185,24 +185,56 @@ func (r *restore) refuse(ctx context.Context) error {
 
 // refuseSources returns an error if the backup is of another cluster (sameSources) and this cluster has a
 // different source of the same name. A source that an earlier restore created from this backup is
-// accepted.
+// accepted. It also returns an error if sources that continue would have several positions in a shard.
 func (r *restore) refuseSources(ctx context.Context) error {
 	nodes, err := admin.New(r.server).ClusterNodes(ctx)
-	if err != nil || sameSources(nodes.ClusterID, r.backup.ClusterID) {
+	if err != nil {
 		return err
 	}
 	there, err := admin.New(r.server).SavedSources(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot list the sources: %w", err)
 	}
+	same := sameSources(nodes.ClusterID, r.backup.ClusterID)
 	for _, s := range r.backup.Sources {
 		i := slices.IndexFunc(there, func(is admin.SavedSource) bool { return is.Name == s.Name })
-		if i >= 0 && there[i].Origin != s.Number {
+		if !same && i >= 0 && there[i].Origin != s.Number {
 			return fmt.Errorf("the cluster has another source %s than the backup: delete one of the two, in the cluster or in %s", s.Name, manifestFile)
+		}
+		if same && (i < 0 || there[i].Number != s.Number) {
+			continue // it is gone, and so its positions mean nothing
+		}
+		if err := r.refuseMerge(s.Name); err != nil {
+			return err
 		}
 	}
 	return nil
 }
+
+// refuseMerge returns an error if a shard would get several files, each with its own position of a source. Messages between
+// two positions are in the rows of one file only, so no position would be right for all rows.
+func (r *restore) refuseMerge(source string) error {
+	for _, k := range r.backup.Keyspaces {
+		there, found := r.keyspace(k.Name)
+		if !slices.Contains(sourceKinds, k.Kind) || !found || !k.merges(there) {
+			continue // without the keyspace, makeKeyspaces creates one that merges none
+		}
+		how := "drop it, so that the restore creates it"
+		if k.Kind != kindCounters || slices.Contains(builtinCounters, k.Name) {
+			how = fmt.Sprintf("start the new cluster with --shards %s=%d", k.Name, k.parts())
+		}
+		return fmt.Errorf("keyspace %s has %s, and with source %s each needs its rows from one file of the backup, which has %s: %s, "+
+			"or delete the source, in the cluster and in %s", k.Name, layoutText(there.Shards, there.CreatedShards, there.Sharding, false),
+			source, layoutText(k.parts(), k.CreatedShards, k.Sharding, k.mixed()), how, manifestFile)
+	}
+	return nil
+}
+
+// sourceKinds lists the kinds of keyspaces whose shards have positions of sources.
+var sourceKinds = []string{kindCounters, "unread"}
+
+// builtinCounters lists the keyspaces of kind counters that no client can drop or create.
+var builtinCounters = []string{"posts", "users"}
 
 // sameSources reports whether the sources of two clusters with these ids have the same numbers: the
 // ids are equal, or countctl recover made one cluster from the other and kept the first half of the
@@ -227,7 +259,7 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 	for _, k := range r.backup.Keyspaces {
 		there, found := r.keyspace(k.Name)
 		if !found {
-			if _, err := r.server.CreateKeyspace(ctx, client.NewKeyspace{Name: k.Name, Columns: column.Columns(k.Columns, k.Settings), Shards: k.Shards, Sharding: k.Sharding}); err != nil {
+			if _, err := r.server.CreateKeyspace(ctx, client.NewKeyspace{Name: k.Name, Columns: column.Columns(k.Columns, k.Settings), Shards: k.parts(), Sharding: k.Sharding}); err != nil {
 				return fmt.Errorf("cannot create keyspace %s: %w", k.Name, err)
 			}
 			continue
@@ -382,8 +414,30 @@ func (r *restore) byIDs(ctx context.Context, k manifestKeyspace, there client.Ke
 		}
 		restored, setBack = restored+done.Rows, setBack+done.CursorsSetBack
 	}
+	if err := r.sameLayout(ctx, there); err != nil {
+		return err
+	}
 	if r.moved[k.Name] == nil && setBack == 0 && restored != want {
 		return fmt.Errorf("cannot restore %s: %d rows, want %d", k.Name, restored, want)
+	}
+	return nil
+}
+
+// sameLayout returns an error if a keyspace has grown, or grows, since r.there was read. A shard that split before it was
+// restored lacks the rows of its parts.
+func (r *restore) sameLayout(ctx context.Context, was client.Keyspace) error {
+	keyspaces, err := cli.KeyspacesNow(ctx, r.server)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(keyspaces, func(k client.Keyspace) bool { return k.Name == was.Name })
+	switch {
+	case i < 0:
+		return fmt.Errorf("keyspace %s was dropped meanwhile", was.Name)
+	case keyspaces[i].Growing != nil:
+		return fmt.Errorf("keyspace %s began to grow from %d to %d shards during the restore, so it may lack rows", was.Name, was.Shards, keyspaces[i].Growing.To)
+	case keyspaces[i].Shards != was.Shards:
+		return fmt.Errorf("keyspace %s grew from %d to %d shards during the restore, so it may lack rows", was.Name, was.Shards, keyspaces[i].Shards)
 	}
 	return nil
 }
