@@ -133,7 +133,7 @@ type wish struct {
 }
 
 func (a *Cluster) wish(ctx context.Context, n *shard.Node, view *catalog.View, k *catalog.Keyspace, by int) *wish {
-	w := &wish{node: n, alive: a.cfg.Alive, catalog: view, k: k, to: by * len(k.Groups), reports: n.GrowthReports(ctx, k.Name)}
+	w := &wish{node: n, alive: a.cfg.Alive, catalog: view, k: k, to: by * len(k.Groups), reports: n.GrowthReports(ctx, k.Name, by)}
 	w.groups = groupViews(view, w.reports)
 	return w
 }
@@ -195,13 +195,9 @@ func (w *wish) refusalsOf(s int, g *groupView) (why []string) {
 	refuse := func(format string, args ...any) {
 		why = append(why, fmt.Sprintf("shard %d: ", s)+fmt.Sprintf(format, args...))
 	}
-	leader := g.replicas[g.leader]
-	if leader == nil {
+	if g.replicas[g.leader] == nil {
 		refuse("no leader answers: wait until it has one")
 		return why
-	}
-	if leader.NoSplit != "" {
-		refuse("%s", leader.NoSplit)
 	}
 	var voters []string
 	for _, m := range g.members {
@@ -217,6 +213,8 @@ func (w *wish) refusalsOf(s int, g *groupView) (why []string) {
 			refuse("node %s, which has a vote, did not answer within a second: try again", name)
 		case r.Unsettled != "":
 			refuse("the replica on %s has not finished the last growth: %s; wait for its next snapshot", name, r.Unsettled)
+		case r.NoSplit != "":
+			refuse("the replica on %s: %s", name, r.NoSplit)
 		}
 	}
 	if target := g.catalog.Groups[g.number].Target; !slices.Equal(slices.Sorted(slices.Values(voters)), slices.Sorted(slices.Values(target))) {

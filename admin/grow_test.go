@@ -54,8 +54,8 @@ func TestGrowthIsRefused(t *testing.T) {
 		"a silent voter":         {change: func(_ *catalog.View, r reports) { delete(r, "n3.d") }, want: "node n3 did not answer|shard 0: node n3, which has a vote, did not answer"},
 		"a dead node of no vote": {change: func(_ *catalog.View, r reports) { delete(r, "n4.e") }, dead: "n4.e", want: ""},
 		"no leader":              {change: func(_ *catalog.View, r reports) { r["n1.a"].Replicas[1].Role = "follower" }, want: "shard 1: no leader answers"},
-		"a large shard":          {change: func(_ *catalog.View, r reports) { r["n1.a"].Replicas[0].NoSplit = "the shard is too large to split: 7" }, want: "shard 0: the shard is too large to split: 7"},
-		"a large follower":       {change: func(_ *catalog.View, r reports) { r["n2.c"].Replicas[0].NoSplit = "too large" }, want: ""},
+		"a large shard":          {change: func(_ *catalog.View, r reports) { r["n1.a"].Replicas[0].NoSplit = "the shard is too large to split: 7" }, want: "shard 0: the replica on n1: the shard is too large to split: 7"},
+		"a large follower":       {change: func(_ *catalog.View, r reports) { r["n2.c"].Replicas[0].NoSplit = "too large" }, want: "shard 0: the replica on n2: too large"},
 		"an earlier growth":      {change: func(_ *catalog.View, r reports) { r["n2.c"].Replicas[1].Unsettled = "it keeps a snapshot" }, want: "shard 1: the replica on n2 has not finished the last growth: it keeps a snapshot"},
 		"a move":                 {change: func(v *catalog.View, _ reports) { v.Groups[2] = catalog.Placement{Target: []string{"n1.a", "n3.d"}} }, want: "shard 1: its replicas move from n1, n2 to n1, n3"},
 		"everything at once": {
@@ -65,7 +65,7 @@ func TestGrowthIsRefused(t *testing.T) {
 				r["n1.a"].Replicas[1].Role = "follower"
 				r["n4.e"] = shard.NodeReport{Restoring: "posts"}
 			},
-			want: "growth needs 2|restores|shard 0: too large|shard 1: no leader",
+			want: "growth needs 2|restores|shard 0: the replica on n1: too large|shard 1: no leader",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -198,7 +198,7 @@ func TestGrow(t *testing.T) {
 		t.Fatalf("a restore of a snapshot that is cut: %v", err)
 	}
 	a.restores.pass()
-	refusedWith("shard 0: a restore has closed the shard", GrowOrder{Keyspace: "posts"})
+	refusedWith("shard 0: the replica on n1: a restore has closed the shard", GrowOrder{Keyspace: "posts"})
 	k := n.Catalog().Keyspaces["posts"]
 	_, err = n.Change(must.Context(t), growCommand(&k, 3))
 	must.Do(t, err)

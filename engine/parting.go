@@ -58,6 +58,14 @@ func NewParting(t *Table, by Partition) (*Parting, error) {
 	return newParting(t, by, len(p.tables)), nil
 }
 
+// CheckParting returns ErrParted if another Partition than by has parted the table.
+func CheckParting(t *Table, by Partition) error {
+	if p := t.dir.Load().parted(); p != nil && p.by != by {
+		return ErrParted
+	}
+	return nil
+}
+
 func newParting(t *Table, by Partition, parts int) *Parting {
 	return &Parting{table: t, by: by, ends: make([]collector, parts), pages: make([]Page, parts)}
 }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
@@ -197,7 +198,7 @@ func (m *Base) splitBy(e *SplitEntry, index uint64, done func()) (err error) {
 			others[i] = m.growth.NewPart()
 		}
 		s := e.split(index)
-		s.Copies = try > 0
+		s.Copies, s.Large = try > 0, m.growth.Parking.copies(e.Group)
 		s.applied = func() {
 			m.attempt.Store(e.Attempt)
 			m.splitAt.Store(index)
@@ -292,10 +293,15 @@ var ErrTooLarge = errors.New("the shard is too large to split")
 // ErrRestoring is returned by CheckSplit for a shard that a restore has closed.
 var ErrRestoring = errors.New("a restore has closed the shard; wait for its end, or repeat it")
 
-// CheckSplit returns why a shard cannot split now, as this replica knows it, or nil.
-func CheckSplit(m Machine) error {
+// CheckSplit returns why a shard cannot split now, as this replica knows it, or nil. by may be without Parts, if they
+// are not known.
+func CheckSplit(m Machine, by Partition) error {
 	state, bytes := m.State(), uint64(0)
 	parts := m.TableOf(0) != nil && state.ColdRows == 0 // Part moves all rows
+	var parted error
+	for t := Table(0); by.Parts > 0 && m.TableOf(t) != nil; t++ {
+		parted = errors.Join(parted, engine.CheckParting(m.TableOf(t), by))
+	}
 	_, pairs := m.Besides()
 	if b := m.Bodies(); b != nil {
 		bytes = b.Stats().Bytes + b.Stats().SpilledBytes
@@ -305,6 +311,9 @@ func CheckSplit(m Machine) error {
 		return ErrRestoring
 	case state.Rows > SplitRowsMax && state.ColdRows > 0:
 		return tooLarge(state.Rows, fmt.Sprintf("rows, %d of them on disk", state.ColdRows), SplitRowsMax)
+	case state.Rows > SplitRowsMax && parted != nil:
+		return fmt.Errorf("%w: %d rows, the most that may be copied are %d, and %w (by a growth that was withdrawn, until this node restarts)",
+			ErrTooLarge, state.Rows, SplitRowsMax, parted)
 	case state.Rows > SplitRowsMax && !parts:
 		return tooLarge(state.Rows, "rows", SplitRowsMax)
 	case bytes > SplitBytesMax:
@@ -339,6 +348,7 @@ type Parking struct {
 	mu struct {
 		sync.Mutex
 		parts map[uint32]*Parked // by the group of the part
+		large map[uint32]bool    // parents that may copy any number of rows
 		// changed is closed when a part is parked. It is nil while nobody waits.
 		changed chan struct{}
 	}
@@ -356,6 +366,22 @@ func (p *Parking) park(part *Parked) {
 		close(p.mu.changed)
 		p.mu.changed = nil
 	}
+}
+
+// MayCopy lets the replica of a parent copy more than SplitRowsMax rows when it splits.
+func (p *Parking) MayCopy(parent uint32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.large == nil {
+		p.mu.large = map[uint32]bool{}
+	}
+	p.mu.large[parent] = true
+}
+
+func (p *Parking) copies(parent uint32) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.large[parent]
 }
 
 // changes returns a channel that is closed when a part is parked after the call.

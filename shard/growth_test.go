@@ -12,7 +12,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/errs"
 )
@@ -440,4 +443,37 @@ func TestParentMakesAPartAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A sole voter that may not copy its rows at Split is stuck. No other replica can help it, so the node opens it again and
+// lets it copy.
+func TestSoleVoterIsNotStuckAtSplit(t *testing.T) {
+	t.Parallel()
+	n := openNode(t, t.TempDir(), nil)
+	mustMake(t, n, "songs", 1, "plays")
+	ks := n.Keyspace("songs")
+	const page = 50_000
+	for first := uint64(0); first <= raftfsm.SplitRowsMax; first += page {
+		var ops counters.Ops
+		for id := first; id < first+page; id++ {
+			ops = append(ops, addTo(id, 0, 1))
+		}
+		mustWrite(t, n, ks, ops...)
+	}
+	parent := n.registry.shardOf(ks.FirstGroup)
+	before := parent.replica.Load()
+	by := raftfsm.Partition{From: codec.Whole, Divisor: 1, Parts: 2}
+	if more, err := before.fsm.Part(by); !more || err != nil {
+		t.Fatal(more, err)
+	}
+	term := before.group.ReadyTerm()
+	e := raftfsm.SplitEntry{From: codec.Whole, Attempt: 900, Term: term, Group: parent.number, Divisor: 1, Children: []uint32{901, 902}}
+	proposed := before.group.Growth.Propose(e.Entry(parent.kind))
+	if route := before.fsm.Route(); route != codec.Whole {
+		t.Fatalf("the replica of %d rows copies them: %s, %v", before.fsm.State().Rows, route, proposed)
+	}
+	eventually(t, "the replica was opened again, and splits", func() bool {
+		now := parent.replica.Load()
+		return now != nil && now != before && now.fsm.Stuck() == nil && now.fsm.Route().Modulus == 3
+	})
 }

@@ -3,10 +3,12 @@ package shard
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/countd/countd/internal/wire"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/leadership"
 	"github.com/countd/countd/shard/replica"
@@ -26,6 +28,9 @@ const (
 	repairAgainAfter = 10 * time.Second
 	// replayAgainAfter is the same for opening the parent of a replica that is stuck at Adopt. The parent serves.
 	replayAgainAfter = time.Minute
+	// copyAfter is after how long a replica of a parent copies more rows than it should, so that a group whose voters
+	// are all stuck at Split goes on. A repair succeeds once the parts have begun, which takes much less time.
+	copyAfter = 10 * time.Minute
 )
 
 // repairIfDamaged starts the repair of a damaged replica, unless another repair runs or the
@@ -36,6 +41,11 @@ func (n *replicas) repairIfDamaged(g *shardReplica, r *localReplica) {
 			return
 		}
 		r.damage.Note(err)
+		if errors.Is(err, raftfsm.ErrTooLarge) && n.mayCopy(r) {
+			n.growth.MayCopy(g.number)
+			n.running.Go(func() { _ = n.reopen(g, r) }) // as for mustReopen
+			return
+		}
 	}
 	if !r.damage.Found() || !n.mayRepair(r) || time.Now().Before(g.repairAt) || n.repairing.Swap(true) {
 		return
@@ -59,6 +69,15 @@ func (n *replicas) repairIfDamaged(g *shardReplica, r *localReplica) {
 			n.mux.Limited().Warn("a replica could not be repaired, and it is tried again", "group", g.number, "err", err)
 		}
 	})
+}
+
+// mayCopy reports whether a replica that is stuck because it would have to copy too many rows for a split copies them
+// nevertheless: no other replica can repair it, or none has done so for long.
+func (n *replicas) mayCopy(r *localReplica) bool {
+	if r.stuckAt.IsZero() {
+		r.stuckAt = time.Now()
+	}
+	return n.router.alone() || r.group.SoleVoter() || time.Since(r.stuckAt) >= copyAfter
 }
 
 // helpAdopt does what a replica needs that is stuck at Adopt. It returns false if only a repair helps.

@@ -61,7 +61,7 @@ type localReplica struct {
 	tier       *tiering.Shard // for tiering of counters; nil for other kinds
 	closeFSM   sync.Once
 	mustReopen atomic.Bool // runReconcile must open the replica again
-	stuckAt    time.Time   // when runReconcile first saw that an unborn replica is stuck
+	stuckAt    time.Time   // when runReconcile first saw that the replica is stuck at Split or Adopt
 	unrepaired atomic.Bool // no other replica could repair this one
 }
 

@@ -7,6 +7,7 @@ import (
 	"maps"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/leadership"
 	"github.com/countd/countd/shard/rpc"
 )
 
@@ -22,6 +23,7 @@ type reportRequest struct {
 	Marks bool `json:"marks,omitempty"`
 	// Growth is the name of a keyspace for which to set ReplicaReport.NoSplit and Unsettled.
 	Growth string `json:"growth,omitempty"`
+	By     int    `json:"by,omitempty"` // factor of that growth
 }
 
 // report describes this node, with the marks of its replicas if the request asks for them.
@@ -55,7 +57,7 @@ func (n *Node) report(asked reportRequest) NodeReport {
 			replica.Misfit = n.tiering.Misfit(here.tier)
 			replica.Outboxes, replica.Pairs = here.fsm.Besides()
 			if status.Keyspace == asked.Growth {
-				n.reportGrowth(&replica, here)
+				n.reportGrowth(&replica, here, asked.By)
 			}
 		}
 		r.Replicas = append(r.Replicas, replica)
@@ -74,16 +76,18 @@ func (n *Node) MarkedReports(ctx context.Context) map[string]NodeReport {
 	return n.reports(ctx, reportRequest{Marks: true})
 }
 
-// GrowthReports is Reports with ReplicaReport.NoSplit and Unsettled of the replicas of a keyspace.
-func (n *Node) GrowthReports(ctx context.Context, keyspace string) map[string]NodeReport {
-	return n.reports(ctx, reportRequest{Growth: keyspace})
+// GrowthReports is Reports with ReplicaReport.NoSplit and Unsettled of the replicas of a keyspace, for a
+// growth by a factor.
+func (n *Node) GrowthReports(ctx context.Context, keyspace string, by int) map[string]NodeReport {
+	return n.reports(ctx, reportRequest{Growth: keyspace, By: by})
 }
 
-func (n *Node) reportGrowth(of *ReplicaReport, here *localReplica) {
-	if err := raftfsm.CheckSplit(here.fsm.Machine); err != nil {
+func (n *Node) reportGrowth(of *ReplicaReport, here *localReplica, by int) {
+	k := n.catalog.View().Keyspaces[of.Keyspace]
+	if err := raftfsm.CheckSplit(here.fsm.Machine, leadership.PartitionOf(&k, of.ID, by)); err != nil {
 		of.NoSplit = err.Error()
 	}
-	if k := n.catalog.View().Keyspaces[of.Keyspace]; len(k.Grown) > 0 {
+	if len(k.Grown) > 0 {
 		g := n.registry.shardOf(of.ID)
 		if err := here.group.Growth.Settled(g.kind, g.first, here.fsm.Route()); err != nil {
 			of.Unsettled = err.Error()

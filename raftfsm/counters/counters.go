@@ -33,7 +33,6 @@ type Machine struct {
 	// while it replaces the table.
 	tiering  sync.Mutex
 	closed   bool // guarded by tiering
-	pauses   int  // guarded by tiering
 	parting  rows.Parting
 	places   raftfsm.Places
 	carried  atomic.Uint64 // returned by Carried

@@ -40,18 +40,10 @@ func (i *Idle) PutLast(bound uint64) {
 
 // Pause makes Watch, FreezeSome and Seal do nothing until a call of Resume for each call of Pause. It waits until
 // a running call ends.
-func (c *Machine) Pause() {
-	c.tiering.Lock()
-	defer c.tiering.Unlock()
-	c.pauses++
-}
+func (c *Machine) Pause() { c.parting.Pause(1) }
 
 // Resume ends one Pause. It waits like Pause.
-func (c *Machine) Resume() {
-	c.tiering.Lock()
-	defer c.tiering.Unlock()
-	c.pauses--
-}
+func (c *Machine) Resume() { c.parting.Pause(-1) }
 
 // Part implements Machine. No row may be on disk or move there meanwhile: see Pause.
 func (c *Machine) Part(by raftfsm.Partition) (more bool, err error) {
@@ -71,7 +63,7 @@ func (c *Machine) Watch(isOld func(first, last uint64) bool) *Idle {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
 	i := &Idle{table: c.Table()}
-	if c.places.Cold != nil && !c.closed && c.pauses == 0 {
+	if c.places.Cold != nil && !c.closed && c.parting.Pauses == 0 {
 		// If somebody writes a lower key between these two calls, Watch does not return that key's
 		// segment.
 		i.least = i.table.Least()
@@ -103,7 +95,7 @@ func (c *Machine) FreezeSome(idle *Idle, segments int) (rows int, err error) {
 	idle.firsts = idle.firsts[n:]
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
-	if c.Table() != idle.table || c.closed || c.pauses > 0 { // idle may be of another table
+	if c.Table() != idle.table || c.closed || c.parting.Pauses > 0 { // idle may be of another table
 		return 0, nil
 	}
 	rows, damaged := c.freeze(idle.table, some)
@@ -150,7 +142,7 @@ func (w *writes) Write(pages []*engine.Page) ([]engine.Generation, error) {
 func (c *Machine) Seal(start uint64, isOld func(first, last uint64) bool) (rows int, next uint64, more bool, took time.Duration) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
-	if c.closed || c.pauses > 0 {
+	if c.closed || c.parting.Pauses > 0 {
 		return 0, 0, false, 0
 	}
 	began, table := time.Now(), c.Table()

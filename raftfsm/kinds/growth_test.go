@@ -282,7 +282,7 @@ func TestSplitWithoutParking(t *testing.T) {
 func TestCheckSplit(t *testing.T) {
 	t.Parallel()
 	g := newGrowing(t)
-	must.Do(t, raftfsm.CheckSplit(g.parent))
+	must.Do(t, raftfsm.CheckSplit(g.parent, raftfsm.Partition{}))
 	closed := func(number uint64, closed bool) []byte {
 		var w raftfsm.RequestWriter
 		id := dedup.ByRestorePositions(number, dedup.RestoredPositions{Closed: closed})
@@ -291,11 +291,11 @@ func TestCheckSplit(t *testing.T) {
 		return codec.AppendChecksum(append(clock, w.Section()...))
 	}
 	g.must(g.parent, closed(1, true))
-	if err := raftfsm.CheckSplit(g.parent); !errors.Is(err, raftfsm.ErrRestoring) {
+	if err := raftfsm.CheckSplit(g.parent, raftfsm.Partition{}); !errors.Is(err, raftfsm.ErrRestoring) {
 		t.Errorf("while it is restored: %v", err)
 	}
 	g.must(g.parent, closed(2, false))
-	must.Do(t, raftfsm.CheckSplit(g.parent))
+	must.Do(t, raftfsm.CheckSplit(g.parent, raftfsm.Partition{}))
 	for first := uint64(0); first <= raftfsm.SplitRowsMax; first += 100_000 {
 		var w raftfsm.RequestWriter
 		w.Reset(nil, codec.Whole, &dedup.RequestID{})
@@ -304,7 +304,35 @@ func TestCheckSplit(t *testing.T) {
 		}
 		g.must(g.parent, codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindCounters, 0), w.Section()...)))
 	}
-	if err := raftfsm.CheckSplit(g.parent); err != nil {
+	if err := raftfsm.CheckSplit(g.parent, raftfsm.Partition{}); err != nil {
 		t.Errorf("with %d rows in memory: %v", g.parent.State().Rows, err)
+	}
+	by := raftfsm.Partition{From: codec.Whole, Divisor: 1, Parts: 2}
+	must.Do(t, raftfsm.CheckSplit(g.parent, by))
+	other := by
+	other.Parts = 3
+	partOtherwise := func() {
+		t.Helper()
+		if more, err := g.parent.Part(other); !more || err != nil {
+			t.Fatal(more, err)
+		}
+		if err := raftfsm.CheckSplit(g.parent, by); !errors.Is(err, raftfsm.ErrTooLarge) || !errors.Is(err, engine.ErrParted) {
+			t.Errorf("parted in another way: %v", err)
+		}
+	}
+	before := codectest.Persisted(t, g.parent)
+	partOtherwise()
+	must.Do(t, raftfsm.CheckSplit(g.parent, other))
+	rows := g.parent.State().Rows
+	err, _ := g.parent.Apply(codectest.Next(g.parent, g.split())).(error)
+	if !errors.Is(err, raftfsm.ErrStuck) || !errors.Is(err, raftfsm.ErrTooLarge) || g.parking.Of(growChild) != nil {
+		t.Errorf("a replica copies %d rows: %v", rows, err)
+	}
+	must.Do(t, codectest.Restore(g.parent, before))
+	partOtherwise()
+	g.parking.MayCopy(growParent)
+	g.must(g.parent, g.split())
+	if part := g.parking.Of(growChild); part == nil || part.Rows+g.parent.State().Rows != rows {
+		t.Errorf("the parts of %d rows: %+v", rows, part)
 	}
 }

@@ -13,6 +13,8 @@ import (
 type Parting struct {
 	// Lock is held during each step. Whoever seals rows of the tables or moves them to disk holds it too.
 	Lock *sync.Mutex
+	// Pauses is above 0 while nobody may seal rows or move them to disk. Lock guards it.
+	Pauses int
 
 	// The partings of the tables, while rows are left to move. They have memory for the next step.
 	by     raftfsm.Partition
@@ -48,8 +50,17 @@ func (p *Parting) Step(by raftfsm.Partition, tables ...*engine.Table) (more bool
 // caller holds Lock.
 func (p *Parting) Drop() { p.tables, p.steps = nil, nil }
 
-// finish moves all rows of tables that are left to move.
+// Pause adds n to Pauses. It waits for a running step, and for whoever seals or moves rows.
+func (p *Parting) Pause(n int) {
+	p.Lock.Lock()
+	defer p.Lock.Unlock()
+	p.Pauses += n
+}
+
+// finish moves all rows of tables that are left to move. No row moves to disk between the steps.
 func (p *Parting) finish(by raftfsm.Partition, tables ...*engine.Table) error {
+	p.Pause(1)
+	defer p.Pause(-1)
 	for more := true; more; {
 		var err error
 		p.Lock.Lock() // for each step, so that nobody else waits for all of them

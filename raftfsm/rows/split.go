@@ -2,6 +2,7 @@ package rows
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
@@ -10,8 +11,9 @@ import (
 // Split returns for each table a table for each part, with the rows of the part. It takes the tables
 // that a parting by s.By has made. If rows are left to move, it moves them. After that, the caller
 // must not write to the tables any more. If they have rows on disk, were parted in another way, or s
-// has no Partition, Split copies all rows, also those on disk, and the tables stay as they are. A part
-// that is adopted keeps its tables.
+// has no Partition, Split copies all rows, also those on disk, and the tables stay as they are. It
+// copies no more than raftfsm.SplitRowsMax rows, unless s.Large is set. A part that is adopted keeps
+// its tables.
 func (p *Parting) Split(s *raftfsm.Split, tables ...*engine.Table) ([][]*engine.Table, error) {
 	all := make([][]*engine.Table, len(tables))
 	if s.Adopts != nil {
@@ -29,6 +31,9 @@ func (p *Parting) Split(s *raftfsm.Split, tables ...*engine.Table) ([][]*engine.
 			return nil, err
 		}
 	}
+	if err := mayCopy(s, tables); copied && err != nil {
+		return nil, err
+	}
 	for i, t := range tables {
 		var err error
 		if copied {
@@ -41,6 +46,21 @@ func (p *Parting) Split(s *raftfsm.Split, tables ...*engine.Table) ([][]*engine.
 		}
 	}
 	return all, nil
+}
+
+// mayCopy returns an error if the tables have more rows than Split may copy.
+func mayCopy(s *raftfsm.Split, tables []*engine.Table) error {
+	rows := uint64(0)
+	for _, t := range tables {
+		rows += uint64(t.Stats().Rows)
+	}
+	switch {
+	case rows <= raftfsm.SplitRowsMax || s.Large:
+		return nil
+	case s.Copies:
+		return fmt.Errorf("%w, and %d rows are too many to copy", raftfsm.ErrUneven, rows)
+	}
+	return fmt.Errorf("%w: %d rows, some of them on disk or parted in another way, and the most that may be copied are %d", raftfsm.ErrTooLarge, rows, raftfsm.SplitRowsMax)
 }
 
 // copyParts copies each row of a table to the table of its part.

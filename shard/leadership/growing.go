@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -129,13 +130,20 @@ var errClosed = errors.New("the replica is not open")
 // Parked implements Grower.
 func (g *Growth) Parked(child uint32) bool { return g.parking.Of(child) != nil }
 
+// MayCopy lets this node's replica of a parent copy any number of rows at Split.
+func (g *Growth) MayCopy(parent uint32) { g.parking.MayCopy(parent) }
+
 // Check implements Grower.
-func (g *Growth) Check(group uint32) error {
+func (g *Growth) Check(group uint32, parts int) error {
 	l, open := g.cfg.Local(group)
 	if !open {
 		return errClosed
 	}
-	return raftfsm.CheckSplit(l.Machine.Machine)
+	k := g.cfg.Catalog.View().SplitOf(group).Keyspace
+	if !slices.Contains(k.Groups, group) { // the catalog here is behind
+		parts = 0
+	}
+	return raftfsm.CheckSplit(l.Machine.Machine, PartitionOf(&k, group, parts))
 }
 
 // Discard removes the parked parts that nobody on this node will adopt (R8): the child has a snapshot, was dropped,

@@ -29,8 +29,9 @@ type Grower interface {
 	Prepare(group, attempt uint32) error
 	// Parked reports whether the part of a child is parked on this node.
 	Parked(child uint32) bool
-	// Check returns why the shard of a local replica is too large to split, or is closed, as this node knows it.
-	Check(group uint32) error
+	// Check returns why the shard of a local replica is too large to split into a number of parts, or is closed, as this
+	// node knows it.
+	Check(group uint32, parts int) error
 }
 
 // growthQuestion asks a voter about its replica of a parent or child.
@@ -38,13 +39,16 @@ type growthQuestion struct {
 	Replica raftstore.ReplicaID
 	Attempt uint32 // the voter of a parent prepares for this attempt; 0 for a child
 	Check   bool   // asks only Grower.Check
+	Parts   int    // of the split, for Check
 }
 
 type growthAnswer struct {
 	Saved   bool   // the replica has a snapshot. It keeps one for ever
 	Parked  bool   // the part of the group is parked on the node
 	Unready string // why the replica is not ready for the attempt, or must not split; "" if it may
-	Steps   uint64 // while the replica is not ready, the steps of parting that it has done for the attempt
+	// TooLarge means that the replica would have to copy more than Apply may copy. No leader splits the shard then.
+	TooLarge bool
+	Steps    uint64 // while the replica is not ready, the steps of parting that it has done for the attempt
 }
 
 // serveGrowth answers methodGrowth.
@@ -64,7 +68,7 @@ func (m *Membership) serveGrowth(_ context.Context, q growthQuestion) (a growthA
 	case g.Growth.ApplyHangs(): // the other questions would wait for it
 		err = errors.New("its state machine hangs")
 	case q.Check:
-		err = m.cfg.Grower.Check(q.Replica.Group)
+		err = m.cfg.Grower.Check(q.Replica.Group, q.Parts)
 	case m.cfg.Replicas.Damaged(q.Replica.Group):
 		err = errors.New("it is damaged")
 	default:
@@ -73,7 +77,7 @@ func (m *Membership) serveGrowth(_ context.Context, q growthQuestion) (a growthA
 		}
 	}
 	if err != nil {
-		a.Unready = err.Error()
+		a.Unready, a.TooLarge = err.Error(), errors.Is(err, raftfsm.ErrTooLarge)
 	}
 	if preparing := (*tiering.PreparingError)(nil); errors.As(err, &preparing) {
 		a.Steps = preparing.Steps
@@ -131,6 +135,7 @@ var ErrUnready = errors.New("the shard cannot split yet")
 //   - The voters in force are on exactly the given nodes, those of the first voters of each child.
 //   - All voters that answer are ready, or a majority is and patient is false. This node and a
 //     majority are ready in each case. The question makes the voters prepare.
+//   - No voter that answers has an ErrTooLarge, whatever patient is. It would be stuck at Split.
 //
 // steps are the steps of parting that voters have done which are not ready yet.
 //
@@ -159,7 +164,7 @@ func (m *Membership) MaySplit(ctx context.Context, g *replica.Replica, attempt u
 		switch {
 		case a.Unready == "":
 			ready++
-		case patient || id == g.ID():
+		case patient || a.TooLarge || id == g.ID():
 			err = fmt.Errorf("%w: replica %s: %s", ErrUnready, id, a.Unready)
 		}
 	}
@@ -173,27 +178,27 @@ func (m *Membership) MaySplit(ctx context.Context, g *replica.Replica, attempt u
 }
 
 // MayAllSplit returns nil if voters of all the groups answer, and each voter that answers finds that the shard may
-// split: see Grower.Check. It asks the voters that the catalog wants. They answer for this moment, so a shard may
+// split into the parts: see Grower.Check. It asks the voters that the catalog wants. They answer for this moment, so a shard may
 // still grow too large until its Split.
-func (m *Membership) MayAllSplit(ctx context.Context, view *catalog.View, groups []uint32) error {
+func (m *Membership) MayAllSplit(ctx context.Context, view *catalog.View, groups []uint32, parts int) error {
 	problems := make([]error, len(groups))
 	var asking sync.WaitGroup
 	for i, group := range groups {
 		asking.Go(func() { // ends after rpc.AskTimeout at the latest
-			problems[i] = m.mayBeSplit(ctx, view, group)
+			problems[i] = m.mayBeSplit(ctx, view, group, parts)
 		})
 	}
 	asking.Wait()
 	return errors.Join(problems...)
 }
 
-func (m *Membership) mayBeSplit(ctx context.Context, view *catalog.View, group uint32) error {
+func (m *Membership) mayBeSplit(ctx context.Context, view *catalog.View, group uint32, parts int) error {
 	target, _, _ := Wanted(view, group)
 	var voters []raft.ServerID
 	for _, member := range target {
 		voters = append(voters, member.ID)
 	}
-	answers := m.askVoters(ctx, group, voters, growthQuestion{Check: true})
+	answers := m.askVoters(ctx, group, voters, growthQuestion{Check: true, Parts: parts})
 	for id, a := range answers {
 		if a.Unready != "" {
 			return fmt.Errorf("%w: replica %s of group %d: %s", ErrUnready, id, group, a.Unready)

@@ -65,6 +65,7 @@ type growVoter struct {
 	r       *replica.Replica
 	shard   *growShard
 	unready atomic.Bool
+	large   atomic.Bool   // above a bound
 	steps   atomic.Uint64 // while it is unready, it parts its rows
 	silent  atomic.Bool
 	damaged atomic.Bool
@@ -83,8 +84,8 @@ func (v *growVoter) Replicas() []*replica.Replica { return []*replica.Replica{v.
 func (v *growVoter) Damaged(uint32) bool          { return v.damaged.Load() }
 func (v *growVoter) LedBy(string) int             { return 0 }
 func (v *growVoter) Parked(uint32) bool           { return v.parked.Load() }
-func (v *growVoter) Check(uint32) error {
-	if v.unready.Load() {
+func (v *growVoter) Check(_ uint32, parts int) error {
+	if v.unready.Load() && parts == 3 {
 		return raftfsm.ErrTooLarge
 	}
 	return nil
@@ -92,6 +93,9 @@ func (v *growVoter) Check(uint32) error {
 func (v *growVoter) Prepare(_, attempt uint32) error {
 	if n := v.steps.Load(); n > 0 {
 		return &tiering.PreparingError{Steps: n}
+	}
+	if v.large.Load() {
+		return raftfsm.ErrTooLarge
 	}
 	if v.unready.Load() || attempt != 9 {
 		return errors.New("it still reads")
@@ -242,6 +246,13 @@ func TestMaySplit(t *testing.T) {
 		}
 	}
 	third.steps.Store(0)
+	third.large.Store(true)
+	for _, patient := range []bool{true, false} {
+		if _, err := leader.m.MaySplit(t.Context(), leader.r, 9, here, patient); !errors.Is(err, ErrUnready) || !strings.Contains(err.Error(), "too large") {
+			t.Errorf("with a voter that would copy too much, patient %v: %v", patient, err)
+		}
+	}
+	third.large.Store(false)
 	leader.damaged.Store(true)
 	if _, err := leader.m.MaySplit(t.Context(), leader.r, 9, here, false); !errors.Is(err, ErrUnready) {
 		t.Errorf("a damaged leader: %v", err)
@@ -258,7 +269,7 @@ func TestMayAllSplit(t *testing.T) {
 	}
 	check := func(want string, groups ...uint32) {
 		t.Helper()
-		if err := all[0].m.MayAllSplit(t.Context(), view, groups); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+		if err := all[0].m.MayAllSplit(t.Context(), view, groups, 3); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}

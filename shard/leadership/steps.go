@@ -132,7 +132,8 @@ func (s *step) commit(ctx context.Context) error {
 	if len(s.of.Keyspace.Growth.Attempts) == 0 {
 		parents = s.of.Keyspace.Groups
 	}
-	if err := s.membership.MayAllSplit(ctx, s.view, parents); err != nil {
+	k := &s.of.Keyspace
+	if err := s.membership.MayAllSplit(ctx, s.view, parents, k.Growth.Shards/len(k.Groups)); err != nil {
 		s.note("begin an attempt", err)
 		return nil
 	}
@@ -219,10 +220,14 @@ func (s *step) from() codec.Route { return partitionOf(&s.of, s.group).From }
 
 // partitionOf returns the parts of a parent, by the catalog.
 func partitionOf(of *catalog.SplitOf, parent uint32) raftfsm.Partition {
-	k := &of.Keyspace
+	return PartitionOf(&of.Keyspace, parent, 1+len(of.Attempt.Children))
+}
+
+// PartitionOf returns the parts of a shard of a keyspace, whose number is given.
+func PartitionOf(k *catalog.Keyspace, parent uint32, parts int) raftfsm.Partition {
 	by := raftfsm.Partition{
 		From:    codec.Route{Modulus: uint32(len(k.Groups)), Residue: uint32(slices.Index(k.Groups, parent))},
-		Divisor: uint64(k.Divisor), Parts: uint32(1 + len(of.Attempt.Children)),
+		Divisor: uint64(k.Divisor), Parts: uint32(parts),
 	}
 	if k.Sharding != "" {
 		by.Divisor = 0

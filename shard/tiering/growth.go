@@ -75,7 +75,7 @@ var ErrClosed = errors.New("this node is closing, and prepares no replica for a 
 // Prepare returns nil if the replica is ready for an attempt to split its shard. The first call begins
 // the preparation. A failed preparation begins again with the next call.
 func (p *Preparations) Prepare(attempt uint32, of Parent) error {
-	if err := raftfsm.CheckSplit(of.Machine.Machine); err != nil {
+	if err := raftfsm.CheckSplit(of.Machine.Machine, of.By); err != nil {
 		return err
 	}
 	bytes := of.diskBytes() // before the lock, because this may wait for Apply
