@@ -11,6 +11,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/source/sink"
 )
 
 // takesPositions reports whether the shard can have positions of sources. Such a shard stores its
@@ -40,14 +41,36 @@ func (r *restore) openPositions() error {
 		return fmt.Errorf("cannot read which sources there are: %w", err)
 	}
 	view := r.node.Catalog()
-	all := PositionsAfter(view, r.positions[0])
-	for _, others := range r.positions[1:] {
-		if !slices.Equal(PositionsAfter(view, others), all) {
-			return fmt.Errorf("%w: sources were at different positions in the shards of the backup: restore it into a keyspace "+
-				"with as many shards, created with as many, or delete the sources first, also from the backup", ErrBadSnapshot)
-		}
+	all, err := mergePositions(view, r.positions)
+	if err != nil {
+		return err
 	}
 	return r.setPositions(dedup.RestoredPositions{All: all})
+}
+
+// mergePositions returns the positions of a shard that was restored from several snapshots, which must have the same ones.
+// Their marks may differ: a shard has none after a seek, for example. Each mark is a message below the position (source/DESIGN.md),
+// so a mark that all snapshots with a mark have is kept. If two differ, the position gets none, as after a seek.
+func mergePositions(view *catalog.View, snapshots [][]dedup.PositionRecord) ([]dedup.PositionRecord, error) {
+	all := PositionsAfter(view, snapshots[0])
+	differ := make([]bool, len(all)) // marks, by the index in all
+	for _, snapshot := range snapshots[1:] {
+		for i, p := range PositionsAfter(view, snapshot) { // has the partitions of all, in the same order
+			to := &all[i]
+			if p.At != to.At {
+				return nil, fmt.Errorf("%w: sources were at different positions in the shards of the backup: restore it into a keyspace "+
+					"with as many shards, created with as many, or delete the sources first, also from the backup", ErrBadSnapshot)
+			}
+			switch {
+			case !p.Mark.Exists() || differ[i]:
+			case !to.Mark.Exists():
+				to.Mark = p.Mark
+			case to.Mark != p.Mark:
+				to.Mark, differ[i] = sink.Mark{}, true
+			}
+		}
+	}
+	return all, nil
 }
 
 // PositionsAfter returns the positions that a shard has after a restore, ascending. The parameter

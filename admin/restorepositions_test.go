@@ -62,3 +62,39 @@ func TestPositionsAfterRestore(t *testing.T) {
 		t.Errorf("positions of another cluster's backup %v, want %v", got, want)
 	}
 }
+
+// Snapshots at the same positions are merged, also if their marks differ. A mark is kept if all that there are agree.
+func TestMergedPositions(t *testing.T) {
+	t.Parallel()
+	view := &catalog.View{Sources: map[string]catalog.Source{
+		"a": {Number: 1, Partitions: map[uint32]catalog.Partition{0: {Epoch: 1}, 1: {Epoch: 1}}},
+	}}
+	type at struct{ at, mark uint64 } // mark is 0 for none
+	of := func(partitions ...at) (all []dedup.PositionRecord) {
+		for i, p := range partitions {
+			c := dedup.Checkpoint{Epoch: 1, At: sink.Position{Lo: p.at}}
+			if p.mark > 0 {
+				c.Mark = sink.Mark{Position: sink.Position{Lo: p.mark}, Sum: 9}
+			}
+			all = append(all, dedup.PositionRecord{PositionKey: dedup.PositionKey{Source: 1, Partition: uint32(i)}, Checkpoint: c})
+		}
+		return all
+	}
+	for name, c := range map[string]struct {
+		snapshots [][]dedup.PositionRecord
+		want      []dedup.PositionRecord // nil if they cannot be merged
+	}{
+		"one":                   {[][]dedup.PositionRecord{of(at{7, 6}, at{8, 0})}, of(at{7, 6}, at{8, 0})},
+		"the same":              {[][]dedup.PositionRecord{of(at{7, 6}, at{8, 7}), of(at{7, 6}, at{8, 7})}, of(at{7, 6}, at{8, 7})},
+		"some have no mark":     {[][]dedup.PositionRecord{of(at{7, 0}, at{8, 7}), of(at{7, 6}, at{8, 0}), of(at{7, 0}, at{8, 7})}, of(at{7, 6}, at{8, 7})},
+		"other marks":           {[][]dedup.PositionRecord{of(at{7, 6}, at{8, 7}), of(at{7, 5}, at{8, 7})}, of(at{7, 0}, at{8, 7})},
+		"other marks, then one": {[][]dedup.PositionRecord{of(at{7, 6}, at{8, 7}), of(at{7, 5}, at{8, 7}), of(at{7, 6}, at{8, 7})}, of(at{7, 0}, at{8, 7})},
+		"other positions":       {[][]dedup.PositionRecord{of(at{7, 6}, at{8, 7}), of(at{7, 6}, at{9, 7})}, nil},
+		"a position is missing": {[][]dedup.PositionRecord{of(at{7, 6}, at{8, 7}), of(at{7, 6})}, nil},
+	} {
+		got, err := mergePositions(view, c.snapshots)
+		if (err == nil) != (c.want != nil) || !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, %v; want %v", name, got, err, c.want)
+		}
+	}
+}
