@@ -391,6 +391,7 @@ func TestOpenWaitsForAFileDescriptor(t *testing.T) {
 		_, _, err := s.Open(id)
 		opened <- err
 	}()
+	s.stop.Disarm() // as a caller that closes the group does
 	s.stop.Interrupt()
 	if err := <-opened; !errors.Is(err, errs.ErrGroupClosed) {
 		t.Errorf("opened with %v", err)
