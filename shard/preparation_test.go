@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -156,6 +157,95 @@ func TestPreparationAfterClose(t *testing.T) {
 		t.Errorf("%d bytes are kept", p.Space.Kept())
 	}
 	p.Wait()
+}
+
+// stepped is a machine whose steps of parting a test observes.
+type stepped struct {
+	*counters.Machine
+	step  func(by raftfsm.Partition) (more bool, err error)
+	route codec.Route
+}
+
+func (s *stepped) Part(by raftfsm.Partition) (more bool, err error) { return s.step(by) }
+func (s *stepped) Route() codec.Route                               { return s.route }
+
+// Only one preparation parts rows at a time.
+func TestPreparationsTakeTurns(t *testing.T) {
+	t.Parallel()
+	p := &tiering.Preparations{Space: &tiering.SnapshotSpace{Free: func() (uint64, error) { return 100_000, nil }}}
+	var running, most, all atomic.Int32
+	for group := range uint32(3) {
+		parent, m := preparedParent(t)
+		left := 5
+		parent.Group = group
+		parent.Machine.Machine = &stepped{Machine: m, route: codec.Whole, step: func(raftfsm.Partition) (bool, error) {
+			most.Store(max(most.Load(), running.Add(1)))
+			time.Sleep(5 * time.Millisecond)
+			running.Add(-1)
+			all.Add(1)
+			left--
+			return left > 0, nil
+		}}
+		if err := p.Prepare(3, parent); !errors.Is(err, tiering.ErrPreparing) {
+			t.Error(err)
+		}
+	}
+	p.Wait()
+	if most.Load() != 1 || all.Load() != 15 {
+		t.Errorf("%d of %d steps at a time", most.Load(), all.Load())
+	}
+	p.Close()
+}
+
+// A question that arrives after the shard has split does not end the preparation, which keeps space until Begun. A
+// replica that is closed is not ready.
+func TestPreparationAfterSplit(t *testing.T) {
+	t.Parallel()
+	for _, route := range []codec.Route{{Modulus: 2}, codec.Whole} {
+		parent, m := preparedParent(t)
+		parent.Machine.Machine = &stepped{Machine: m, route: route, step: func(raftfsm.Partition) (bool, error) { return false, raftfsm.ErrReplaced }}
+		p := &tiering.Preparations{Space: &tiering.SnapshotSpace{Free: func() (uint64, error) { return 10_000, nil }}}
+		err := p.Prepare(3, parent)
+		for errors.Is(err, tiering.ErrPreparing) {
+			p.Wait()
+			err = p.Prepare(3, parent)
+		}
+		if split := route != codec.Whole; split != (err == nil) || split != (p.Kept(1) != nil) || !split && !errors.Is(err, raftfsm.ErrReplaced) {
+			t.Errorf("%s: %v, space %v", route, err, p.Kept(1))
+		}
+		p.Close()
+	}
+}
+
+// Close ends a preparation after its step, so a node that closes does not wait until all rows are parted.
+func TestCloseEndsPreparations(t *testing.T) {
+	t.Parallel()
+	parent, m := preparedParent(t)
+	steps := make(chan struct{})
+	parent.Machine.Machine = &stepped{Machine: m, route: codec.Whole, step: func(raftfsm.Partition) (bool, error) {
+		steps <- struct{}{}
+		return true, nil
+	}}
+	p := &tiering.Preparations{Space: &tiering.SnapshotSpace{Free: func() (uint64, error) { return 10_000, nil }}}
+	if err := p.Prepare(3, parent); !errors.Is(err, tiering.ErrPreparing) {
+		t.Error(err)
+	}
+	<-steps
+	closed := make(chan struct{})
+	go func() { p.Close(); close(closed) }()
+	for late := time.After(eventuallyMax); ; {
+		select {
+		case <-steps:
+			continue
+		case <-closed:
+		case <-late:
+			t.Fatal("Close waits for all rows")
+		}
+		break
+	}
+	if p.Space.Kept() > 0 {
+		t.Errorf("%d bytes are kept", p.Space.Kept())
+	}
 }
 
 // A shard with more rows than may be copied splits only if all rows are in memory and not parted in another way. A

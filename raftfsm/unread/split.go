@@ -23,7 +23,7 @@ func (u *Machine) Part(by raftfsm.Partition) (more bool, err error) {
 	u.parting.Lock.Lock()
 	defer u.parting.Lock.Unlock()
 	now := u.current.Load()
-	if !u.Routed(by.From) { // checked after current was read, because Split replaces current after it has changed the route
+	if u.closed || !u.Routed(by.From) { // checked after current was read, because Split replaces current after it has changed the route
 		return false, raftfsm.ErrReplaced
 	}
 	return u.parting.Step(by, now.counts, now.cursors)

@@ -37,6 +37,7 @@ type Machine struct {
 	current atomic.Pointer[contents] // Restore replaces the contents
 	dropped atomic.Uint64
 	parting rows.Parting
+	closed  bool // guarded by parting.Lock
 }
 
 // The columns of a row of cursors.
@@ -59,6 +60,14 @@ func New() *Machine {
 		u.parting.Drop()
 	})
 	return u
+}
+
+// Close implements Machine.
+func (u *Machine) Close() {
+	u.parting.Lock.Lock()
+	u.closed = true
+	u.parting.Lock.Unlock()
+	u.Base.Close()
 }
 
 // Table returns the table of counts. Call it for each request, because Restore replaces the table.

@@ -119,10 +119,15 @@ func (g *Growth) Prepare(group, attempt uint32) error {
 	if of.Attempt.Number != attempt {
 		return fmt.Errorf("the catalog here shows attempt %d", of.Attempt.Number)
 	}
-	return g.preparations.Prepare(attempt, tiering.Parent{
+	err := g.preparations.Prepare(attempt, tiering.Parent{
 		Group: group, Machine: l.Machine, Cold: l.Cold, SnapshotBytes: l.Group.Snapshotter().Bytes(), Save: l.Group.Snapshotter().Take,
 		By: partitionOf(&of, group),
 	})
+	if now, open := g.cfg.Local(group); !open || now.Machine != l.Machine { // Closes may have come before the preparation
+		g.Closes(group)
+		return errClosed
+	}
+	return err
 }
 
 var errClosed = errors.New("the replica is not open")

@@ -18,12 +18,14 @@ import (
 // A replica that is ready has read all data on its disk that Split copies, moves no rows and bodies between
 // memory and disk, and has disk space for the staged members and the first snapshots.
 //
-// Each preparation reads in a goroutine, which ends with the data. Close waits for all of them.
+// Each preparation reads in a goroutine, which ends with the data. Close waits for all of them. One of them parts rows at a
+// time, so that all together take half a core.
 type Preparations struct {
 	Space *SnapshotSpace
 
-	reading sync.WaitGroup
-	mu      struct {
+	reading  sync.WaitGroup
+	stepping sync.Mutex // held for a step of parting and the rest after it
+	mu       struct {
 		sync.Mutex
 		of     map[uint32]*preparation // by group of the parent
 		closed bool
@@ -134,7 +136,7 @@ func (p *Preparations) beginLocked(attempt uint32, of *Parent, bytes uint64) err
 		case IsDamage(x.err) || errors.Is(x.err, spill.ErrLost):
 			m.Damage.Note(x.err)
 		case x.err == nil:
-			x.err = x.part(of.By)
+			x.err = x.part(&p.stepping, of.By)
 		}
 		close(x.done)
 	})
@@ -183,21 +185,26 @@ func (p *Preparations) endLocked(parent uint32) {
 // Wait waits until no preparation reads.
 func (p *Preparations) Wait() { p.reading.Wait() }
 
-// Close waits until no preparation reads, and refuses further ones. Another node's question may arrive late, or wait for
-// Apply until then.
+// Close ends all preparations, waits until none reads, and refuses further ones. Another node's question may arrive late,
+// or wait for Apply until then.
 func (p *Preparations) Close() {
 	p.mu.Lock()
 	p.mu.closed = true
+	for parent := range p.mu.of {
+		p.endLocked(parent)
+	}
 	p.mu.Unlock()
 	p.Wait()
 }
 
-// part parts the rows in memory. After each step it rests as long as the step took, so it takes half a core. Once
-// the preparation has ended, the rows stay half parted. If the rows cannot be parted, Split copies them.
-func (x *preparation) part(by raftfsm.Partition) error {
+// part parts the rows in memory. Once the preparation has ended, the rows stay half parted. If the rows cannot be
+// parted, Split copies them. If the shard has split, nothing is left to do.
+func (x *preparation) part(stepping *sync.Mutex, by raftfsm.Partition) error {
 	for {
-		began := time.Now()
-		more, err := x.machine.Part(by)
+		more, err := x.step(stepping, by)
+		if errors.Is(err, raftfsm.ErrReplaced) && x.machine.Route() != by.From {
+			return nil
+		}
 		if errors.Is(err, engine.ErrOnDisk) || errors.Is(err, engine.ErrParted) {
 			if rows := x.machine.State().Rows; rows > raftfsm.SplitRowsMax {
 				return fmt.Errorf("%w: %d rows, the most that may be copied are %d, and %w (after an attempt of another growth, until this node restarts)",
@@ -208,12 +215,28 @@ func (x *preparation) part(by raftfsm.Partition) error {
 		if err != nil || !more {
 			return err
 		}
-		x.steps.Add(1)
-		select {
-		case <-x.ended:
-			return ErrPreparing
-		case <-time.After(time.Since(began)):
-		}
+	}
+}
+
+// step makes a step of parting, and rests as long as the step took, while no other preparation does.
+func (x *preparation) step(stepping *sync.Mutex, by raftfsm.Partition) (more bool, err error) {
+	stepping.Lock()
+	defer stepping.Unlock()
+	select {
+	case <-x.ended:
+		return false, ErrPreparing
+	default:
+	}
+	began := time.Now()
+	if more, err = x.machine.Part(by); err != nil || !more {
+		return false, err
+	}
+	x.steps.Add(1)
+	select {
+	case <-x.ended:
+		return false, ErrPreparing
+	case <-time.After(time.Since(began)):
+		return true, nil
 	}
 }
 
