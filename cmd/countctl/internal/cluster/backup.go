@@ -278,30 +278,43 @@ func groupNumbers(ctx context.Context, server *client.Client) (map[string]uint32
 	return numbers, nil
 }
 
-// shards writes the files of the ids of shard number shard of modulus shards, and appends their descriptions to files. If
-// the shard has split, its snapshot has a part of the ids, and names another modulus. Then the other parts are shards of
-// that modulus. A shard that has split takes a snapshot only once its parts have their rows.
+// shards writes the files of the ids of shard number shard of modulus shards, and appends their descriptions to files. A
+// shard that has split takes a snapshot only once its parts have their rows.
 func (b *backup) shards(ctx context.Context, keyspace string, shard, modulus int, numbers map[string]uint32, files []manifestGroup) ([]manifestGroup, error) {
-	g, err := b.shard(ctx, keyspace, shard, numbers)
-	if err != nil {
-		return nil, fmt.Errorf("cannot back up %s/%d: %w", keyspace, shard, err)
-	}
-	split := cmp.Or(g.Modulus, modulus) // an older program sends none, and does not split
-	if g.Modulus = split; split%modulus != 0 {
-		return nil, fmt.Errorf("cannot back up %s/%d: its snapshot has the ids of %d shards, want %d", keyspace, shard, split, modulus)
-	}
-	files = append(files, *g)
-	if split == modulus {
-		return files, nil
-	}
-	b.Say("%s/%d has split into %d", keyspace, shard, split/modulus)
-	if numbers, err = groupNumbers(ctx, b.server); err != nil {
-		return nil, err
-	}
-	for part := shard + modulus; part < split; part += modulus {
-		if files, err = b.shards(ctx, keyspace, part, split, numbers, files); err != nil {
+	most := modulus
+	return withParts(shard, modulus, files, func(part int) (*manifestGroup, error) {
+		g, err := b.shard(ctx, keyspace, part, numbers)
+		if err != nil {
+			return nil, fmt.Errorf("cannot back up %s/%d: %w", keyspace, part, err)
+		}
+		if g.Modulus > most {
+			b.Say("%s/%d has split into %d", keyspace, shard, g.Modulus/modulus)
+			most = g.Modulus
+			numbers, err = groupNumbers(ctx, b.server)
+		}
+		return g, err
+	})
+}
+
+// withParts appends the descriptions of the files with the ids of shard number shard of modulus shards to files. read writes
+// the file of a shard. If the shard has split, its file has a part of the ids, and names a multiple of modulus. Then the
+// other parts are shards of that multiple. Such a part may be of a growth that has not split its parent yet, because two growths
+// may overlap with one backup: then the file of the parent, which has a lower number and so was read before, has its ids.
+func withParts(shard, modulus int, files []manifestGroup, read func(part int) (*manifestGroup, error)) ([]manifestGroup, error) {
+	most := modulus
+	for part := shard; part < most; part += modulus {
+		if slices.ContainsFunc(files, func(g manifestGroup) bool { return part%g.Modulus == g.Shard }) {
+			continue
+		}
+		g, err := read(part)
+		if err != nil {
 			return nil, err
 		}
+		g.Modulus = cmp.Or(g.Modulus, modulus) // an older program sends none, and does not split
+		if g.Modulus%modulus != 0 || g.Modulus%most != 0 && most%g.Modulus != 0 || part >= g.Modulus {
+			return nil, fmt.Errorf("cannot back up shard %d: its snapshot has the ids of %d shards, want %d", part, g.Modulus, most)
+		}
+		files, most = append(files, *g), max(most, g.Modulus)
 	}
 	return files, nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -400,6 +401,57 @@ func TestBackupWhileAKeyspaceGrows(t *testing.T) {
 			if got := to.OK("export", "-", "--keyspace", "tags"); got != want {
 				t.Errorf("%d shards before the growth, into %q:\n%s\nwant\n%s", before, shards, got, want)
 			}
+		}
+	}
+}
+
+// Two or more growths may overlap with one backup. Shards split in any order, but all shards of a growth split before the next
+// growth begins. Whatever the moduli at the moments of the snapshots, the files have each id once.
+func TestBackupWhileAKeyspaceGrowsTwice(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	smaller := 0
+	for range 2000 {
+		growths := []int{2, 6, 12, 36}
+		level, moduli := 0, []int{2, 2} // moduli of the parents of the present growth, from growths[level] shards
+		step := func() {
+			if to := growths[min(level+1, len(growths)-1)]; slices.ContainsFunc(moduli, func(m int) bool { return m != to }) {
+				at := rng.IntN(len(moduli))
+				moduli[at] = to
+			} else if level < len(growths)-2 {
+				level++
+				moduli = slices.Repeat([]int{growths[level]}, growths[level])
+			}
+		}
+		k, most := manifestKeyspace{Shards: 2}, 0
+		for shard := range 2 {
+			var err error
+			k.Groups, err = withParts(shard, 2, k.Groups, func(part int) (*manifestGroup, error) {
+				for range rng.IntN(8) {
+					step()
+				}
+				parent := part % len(moduli)
+				if moduli[parent] == len(moduli) && part != parent {
+					return nil, fmt.Errorf("part %d of %d does not exist yet", part, len(moduli))
+				}
+				g := manifestGroup{Shard: part, Modulus: moduli[parent]}
+				if g.Modulus < most {
+					smaller++
+				}
+				most = max(most, g.Modulus)
+				return &g, nil
+			})
+			mustDo(t, err)
+		}
+		if k.settle(); !k.covers() {
+			t.Fatalf("%+v", k)
+		}
+	}
+	if smaller == 0 {
+		t.Error("no growths overlapped")
+	}
+	for _, modulus := range []int{3, 5} {
+		if files, err := withParts(1, 2, nil, func(part int) (*manifestGroup, error) { return &manifestGroup{Shard: part, Modulus: modulus}, nil }); err == nil {
+			t.Errorf("modulus %d: %+v", modulus, files)
 		}
 	}
 }
