@@ -70,8 +70,8 @@ func (a *Cluster) Grow(ctx context.Context, o GrowOrder) (*clientadmin.Growth, e
 		return growthOf(&k), nil
 	}
 	by := cmp.Or(o.By, GrowDefault)
-	if by < 2 {
-		return nil, &errs.ArgumentError{Field: "by", Problem: fmt.Sprintf("%d is not 2 or more", by)}
+	if by < 2 || by > clientadmin.GrowMax {
+		return nil, &errs.ArgumentError{Field: "by", Problem: fmt.Sprintf("%d is not from 2 to %d; a keyspace may grow again", by, clientadmin.GrowMax)}
 	}
 	w := a.wish(ctx, n, view, &k, by)
 	why := w.refusals()

@@ -84,8 +84,8 @@ func Grow(until context.Context, c *Call, body *struct {
 }) (*clientadmin.Growth, error) {
 	o := admin.GrowOrder{Keyspace: c.Name, DryRun: body.DryRun, Withdraw: body.Withdraw}
 	if body.By != nil {
-		if o.By = *body.By; o.By < 2 || o.By > shard.ShardsMax {
-			return nil, invalid("by", fmt.Sprintf("not an integer from 2 to %d", shard.ShardsMax))
+		if o.By = *body.By; o.By < 2 || o.By > clientadmin.GrowMax {
+			return nil, invalid("by", fmt.Sprintf("not an integer from 2 to %d", clientadmin.GrowMax))
 		}
 	}
 	if body.From != nil {

@@ -7,6 +7,9 @@ import (
 	"github.com/countd/countd/client"
 )
 
+// GrowMax is the largest factor of one growth. Until a shard of many rows has split, scans of it take longer with each part.
+const GrowMax = 9
+
 // The states of Growth.
 const (
 	Growing    = "growing"

@@ -35,8 +35,8 @@ has been split and none is being split.`,
 		Example: "  countctl keyspace grow posts --dry-run\n  countctl keyspace grow posts --by 3",
 		PreRunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
-			case cmd.Flags().Changed("by") && o.By < 2:
-				return cli.Usagef("--by is 2 or more, not %d", o.By)
+			case cmd.Flags().Changed("by") && (o.By < 2 || o.By > admin.GrowMax):
+				return cli.Usagef("--by is from 2 to %d, not %d", admin.GrowMax, o.By)
 			case o.Withdraw && (o.DryRun || o.By != 0):
 				return cli.Usagef("--withdraw goes with neither --by nor --dry-run")
 			}
@@ -57,7 +57,7 @@ has been split and none is being split.`,
 			return c.Answer(err, "grow keyspace "+args[0], g, func(t *cli.Table) { growthRows(t, g) })
 		}),
 	}
-	cmd.Flags().IntVar(&o.By, "by", 0, "into how many shards each shard splits (default: 3)")
+	cmd.Flags().IntVar(&o.By, "by", 0, "into how many shards each shard splits, 2 to 9 (default: 3)")
 	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "print what the growth would do")
 	cmd.Flags().BoolVar(&o.Withdraw, "withdraw", false, "end a growth of which no shard has been split or is being split")
 	cli.WaitFlag(cmd, &wait)

@@ -93,7 +93,7 @@ func TestKeyspaceGrow(t *testing.T) {
 	if got := i.Run("keyspace", "grow", "posts"); got.Code != cli.ExitFail || !strings.Contains(got.Err, "keyspace grow posts --withdraw ends it") {
 		t.Errorf("interrupted: exit %d, %s", got.Code, got.Err)
 	}
-	for _, bad := range [][]string{{"--by", "1"}, {"--withdraw", "--by", "2"}, {"--withdraw", "--dry-run"}} {
+	for _, bad := range [][]string{{"--by", "1"}, {"--by", "10"}, {"--withdraw", "--by", "2"}, {"--withdraw", "--dry-run"}} {
 		if got := growing(t, &growServer{}).Run(append([]string{"keyspace", "grow", "posts"}, bad...)...); got.Code != cli.ExitUsage {
 			t.Errorf("%q: exit %d, %s", bad, got.Code, got.Err)
 		}
