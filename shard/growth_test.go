@@ -469,7 +469,7 @@ func TestSoleVoterIsNotStuckAtSplit(t *testing.T) {
 	term := before.group.ReadyTerm()
 	e := raftfsm.SplitEntry{From: codec.Whole, Attempt: 900, Term: term, Group: parent.number, Divisor: 1, Children: []uint32{901, 902}}
 	proposed := before.group.Growth.Propose(e.Entry(parent.kind))
-	if route := before.fsm.Route(); route != codec.Whole {
+	if route := before.fsm.Route(); route != codec.Whole || !errors.Is(proposed, raftfsm.ErrTooLarge) {
 		t.Fatalf("the replica of %d rows copies them: %s, %v", before.fsm.State().Rows, route, proposed)
 	}
 	eventually(t, "the replica was opened again, and splits", func() bool {

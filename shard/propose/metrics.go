@@ -51,6 +51,9 @@ type applied struct {
 	began  time.Time
 }
 
+// Answer returns the answer. Package replica uses it.
+func (a applied) Answer() any { return a.answer }
+
 // TimedFSM measures the time of a state machine. A Proposer needs a group with a TimedFSM, because
 // the Proposer expects answers of type applied.
 type TimedFSM struct {

@@ -76,7 +76,11 @@ func (g *Growth) Propose(entry []byte) error {
 		future := g.of.Apply(entry)
 		err := g.of.await(future)
 		if err == nil {
-			err, _ = future.Response().(error)
+			answer := future.Response()
+			if timed, is := answer.(interface{ Answer() any }); is { // of propose.TimedFSM
+				answer = timed.Answer()
+			}
+			err, _ = answer.(error)
 		}
 		return err
 	}))
