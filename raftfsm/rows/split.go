@@ -52,7 +52,7 @@ func (p *Parting) Split(s *raftfsm.Split, tables ...*engine.Table) ([][]*engine.
 func mayCopy(s *raftfsm.Split, tables []*engine.Table) error {
 	rows := uint64(0)
 	for _, t := range tables {
-		rows += uint64(t.Stats().Rows)
+		rows += t.Stats().Rows
 	}
 	switch {
 	case rows <= raftfsm.SplitRowsMax || s.Large:
