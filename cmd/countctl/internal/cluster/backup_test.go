@@ -284,20 +284,21 @@ func TestBackupWhileAKeyspaceIsCreatedAgain(t *testing.T) {
 	}
 	mustDo(t, os.WriteFile(csv, []byte(text), 0o600))
 	whole, failed := 0, 0
-	for at, done := 1, false; !done; at++ { // the request before which the keyspace is dropped
+	var done atomic.Bool
+	for at := int64(1); !done.Load(); at++ { // the request before which the keyspace is dropped
 		server := nodetest.New(t)
 		made := func(shards string) {
 			against(t, server.URL).OK("keyspace", "create", "tags", "--columns", "a", "--shards", shards)
 			against(t, server.URL).OK("import", csv, "--keyspace", "tags")
 		}
 		made("2")
-		requests, again := 0, false
+		var requests atomic.Int64
+		var again atomic.Bool
 		server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
-			if !again && strings.HasSuffix(r.URL.Path, "/snapshot") {
-				done = true // the lists are complete
+			if !again.Load() && strings.HasSuffix(r.URL.Path, "/snapshot") {
+				done.Store(true) // the lists are complete
 			}
-			if requests++; requests == at && !again {
-				again = true
+			if requests.Add(1) == at && again.CompareAndSwap(false, true) {
 				against(t, server.URL).OK("keyspace", "drop", "tags", "--yes")
 				made("6")
 			}
