@@ -426,18 +426,14 @@ func (r *restore) byIDs(ctx context.Context, k manifestKeyspace, there client.Ke
 // sameLayout returns an error if a keyspace has grown, or grows, since r.there was read. A shard that split before it was
 // restored lacks the rows of its parts.
 func (r *restore) sameLayout(ctx context.Context, was client.Keyspace) error {
-	keyspaces, err := cli.KeyspacesNow(ctx, r.server)
-	if err != nil {
-		return err
-	}
-	i := slices.IndexFunc(keyspaces, func(k client.Keyspace) bool { return k.Name == was.Name })
+	now, err := cli.FindKeyspaceNow(ctx, r.server, was.Name)
 	switch {
-	case i < 0:
-		return fmt.Errorf("keyspace %s was dropped meanwhile", was.Name)
-	case keyspaces[i].Growing != nil:
-		return fmt.Errorf("keyspace %s began to grow from %d to %d shards during the restore, so it may lack rows", was.Name, was.Shards, keyspaces[i].Growing.To)
-	case keyspaces[i].Shards != was.Shards:
-		return fmt.Errorf("keyspace %s grew from %d to %d shards during the restore, so it may lack rows", was.Name, was.Shards, keyspaces[i].Shards)
+	case err != nil:
+		return err
+	case now.Growing != nil:
+		return fmt.Errorf("keyspace %s began to grow from %d to %d shards during the restore, so it may lack rows", was.Name, was.Shards, now.Growing.To)
+	case now.Shards != was.Shards:
+		return fmt.Errorf("keyspace %s grew from %d to %d shards during the restore, so it may lack rows", was.Name, was.Shards, now.Shards)
 	}
 	return nil
 }

@@ -64,10 +64,6 @@ has been split and none is being split.`,
 	return cmd
 }
 
-// ungrownMax is how many answers in a row mean that a growth was withdrawn. A node may take the order
-// and show the growth later, or another node, which is behind, may answer.
-const ungrownMax = 10
-
 // growKeyspace orders a growth, and waits for its end.
 func growKeyspace(ctx context.Context, c *cli.CLI, server *client.Client, name string, o admin.GrowOrder, wait time.Duration) (admin.Growth, error) {
 	k, err := cli.FindKeyspace(ctx, server, name)
@@ -84,7 +80,6 @@ func growKeyspace(ctx context.Context, c *cli.CLI, server *client.Client, name s
 	if err != nil || c.NoWait {
 		return g, err
 	}
-	ungrown := 0 // answers in a row that neither show the growth nor its end
 	err = c.Await(ctx, wait, func(ctx context.Context) (string, error) {
 		k, err := cli.FindKeyspace(ctx, server, name)
 		if err == nil && k.Growing == nil && k.Shards < g.To { // the node may not know of the growth yet
@@ -94,13 +89,9 @@ func growKeyspace(ctx context.Context, c *cli.CLI, server *client.Client, name s
 		case err != nil:
 			return "", err
 		case k.Growing != nil:
-			ungrown = 0
 			return cli.GrowingText(k), nil
 		case k.Shards < g.To:
-			if ungrown++; ungrown == ungrownMax {
-				return "", fmt.Errorf("the growth of keyspace %s was withdrawn", name)
-			}
-			return fmt.Sprintf("the node that answers does not show the growth of keyspace %s", name), nil
+			return "", fmt.Errorf("the growth of keyspace %s was withdrawn", name)
 		}
 		g = admin.Growth{Keyspace: name, Shards: k.Shards, To: k.Shards, State: admin.NotGrowing}
 		return "", nil
