@@ -244,15 +244,6 @@ func (g *AutoGrowth) reason(k *catalog.Keyspace, groups []*groupView) (reason st
 	return "", known
 }
 
-// leaderOf returns the report of a group's leader, or nil.
-func leaderOf(groups []*groupView, number uint32) *shard.ReplicaReport {
-	g := groupOf(groups, number)
-	if g == nil {
-		return nil
-	}
-	return g.replicas[g.leader]
-}
-
 // grow begins the growth of a keyspace, or returns why it must wait.
 func (g *AutoGrowth) grow(ctx context.Context, n *shard.Node, of wantedGrowth) (why string, err error) {
 	if err := n.CatchUp(ctx); err != nil {

@@ -87,14 +87,21 @@ func valueOf(t *testing.T, metric prometheus.Metric) float64 {
 	return m.GetCounter().GetValue() + m.GetGauge().GetValue()
 }
 
-// A large keyspace grows by itself while its node leads the catalog, and each reason to wait is logged once.
-func TestAutoGrowth(t *testing.T) {
-	t.Parallel()
+// openAutoGrowth opens a cluster of one node, where three rows of posts are many.
+func openAutoGrowth(t *testing.T) (*AutoGrowth, *shard.Node, *[]clientadmin.AuditEvent, *strings.Builder) {
+	t.Helper()
 	a, n := openCluster(t, 1)
 	var log strings.Builder
 	a.cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	g, events := newAutoGrowth(t, a)
 	g.bounds.rows = 3
+	return g, n, events, &log
+}
+
+// A large keyspace grows by itself while its node leads the catalog, and each reason to wait is logged once.
+func TestAutoGrowth(t *testing.T) {
+	t.Parallel()
+	g, n, events, log := openAutoGrowth(t)
 	write(t, n, 1, 2)
 	now := time.Now()
 	g.look(now)
@@ -113,12 +120,12 @@ func TestAutoGrowth(t *testing.T) {
 	g.look(now.Add(g.bounds.after))
 	g.look(now.Add(g.bounds.after + autoSayEvery - 1))
 	if got := strings.Count(log.String(), "the cluster version is held"); got != 1 || valueOf(t, g.refused) != 1 {
-		t.Errorf("while the version is held: %v refused, log:\n%s", valueOf(t, g.refused), &log)
+		t.Errorf("while the version is held: %v refused, log:\n%s", valueOf(t, g.refused), log)
 	}
 	hold(false)
 	g.look(now.Add(g.bounds.after))
 	if valueOf(t, g.growths) != 1 || valueOf(t, g.refused) != 0 || len(*events) != 1 || !strings.Contains((*events)[0].Target, "posts to 3 shards: shard 0 has 3 rows in memory") {
-		t.Fatalf("%v growths, %v refused, events %+v, log:\n%s", valueOf(t, g.growths), valueOf(t, g.refused), *events, &log)
+		t.Fatalf("%v growths, %v refused, events %+v, log:\n%s", valueOf(t, g.growths), valueOf(t, g.refused), *events, log)
 	}
 	must.Become(t, "posts has three shards", func() bool { k := n.Keyspace("posts"); return k.Shards == 3 && k.Growing == nil })
 }
@@ -126,17 +133,13 @@ func TestAutoGrowth(t *testing.T) {
 // A keyspace whose rows would all go to one part does not grow.
 func TestAutoGrowthOfOneResidue(t *testing.T) {
 	t.Parallel()
-	a, n := openCluster(t, 1)
-	var log strings.Builder
-	a.cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
-	g, events := newAutoGrowth(t, a)
-	g.bounds.rows = 3
+	g, n, events, log := openAutoGrowth(t)
 	write(t, n, 3, 6, 9)
 	now := time.Now()
 	g.look(now)
 	g.look(now.Add(g.bounds.after))
 	if len(*events) > 0 || !strings.Contains(log.String(), "the largest shard would hold 3.00 times its even share") {
-		t.Errorf("events %+v, log:\n%s", *events, &log)
+		t.Errorf("events %+v, log:\n%s", *events, log)
 	}
 }
 

@@ -155,7 +155,7 @@ func (w *wish) refusals() (why []string) {
 	}
 	why = append(why, w.restores()...)
 	for s, number := range w.k.Groups {
-		if g := w.group(number); g != nil {
+		if g := groupOf(w.groups, number); g != nil {
 			why = append(why, w.refusalsOf(s, g)...)
 		}
 	}
@@ -178,16 +178,22 @@ func (w *wish) restores() (why []string) {
 	return why
 }
 
-// group returns the view of a group, or nil if the catalog has not placed it.
-func (w *wish) group(number uint32) *groupView { return groupOf(w.groups, number) }
-
-// groupOf returns a group of views in ascending order, or nil.
+// groupOf returns the view of a group, or nil if the catalog has not placed it. The groups are ascending.
 func groupOf(groups []*groupView, number uint32) *groupView {
 	i, found := slices.BinarySearchFunc(groups, number, func(g *groupView, number uint32) int { return cmp.Compare(g.number, number) })
 	if !found {
 		return nil
 	}
 	return groups[i]
+}
+
+// leaderOf returns the report of a group's leader, or nil.
+func leaderOf(groups []*groupView, number uint32) *shard.ReplicaReport {
+	g := groupOf(groups, number)
+	if g == nil {
+		return nil
+	}
+	return g.replicas[g.leader]
 }
 
 // refusalsOf returns the reasons that lie in one shard.
@@ -243,8 +249,8 @@ func (w *wish) dryRun(ctx context.Context, by int, refusals []string) (*clientad
 		return nil, fmt.Errorf("cannot count the rows of keyspace %s: %w", ks.Name, err)
 	}
 	for s := range c.shards {
-		if led := w.group(w.k.Groups[s]); led != nil && led.replicas[led.leader] != nil {
-			c.shards[s].rows = led.replicas[led.leader].Rows
+		if leader := leaderOf(w.groups, w.k.Groups[s]); leader != nil {
+			c.shards[s].rows = leader.Rows
 		}
 	}
 	g.Factors, g.Estimated = c.factors()
@@ -391,8 +397,7 @@ func (r *restores) begin(keyspace string) (end func()) {
 	}
 }
 
-// Restoring returns a keyspace of which this node restores a shard, or has restored one within restorePause. Otherwise
-// it returns "".
+// Restoring returns the keyspace that this node restores, or has restored within restorePause; "" for none.
 func (a *Cluster) Restoring() string {
 	a.restores.Lock()
 	defer a.restores.Unlock()

@@ -303,10 +303,9 @@ func TestSectionsOfAnotherLayout(t *testing.T) {
 	}
 }
 
-// After a split, a reader reads the positions of the parts before it calls an op rejected. The parts have passed the
-// messages that the parent has passed.
-func TestCheckAcrossASplit(t *testing.T) {
-	t.Parallel()
+// splitAfterMessages returns a cluster whose shards have split once a node had applied all messages. The node has heard of no
+// split.
+func splitAfterMessages(t *testing.T) (*sourceCluster, *sourceNode) {
 	c := newSourceCluster(t)
 	c.queue = slices.Repeat([]queued{{keyspace: "posts"}}, 4)
 	c.commitSplits()
@@ -315,6 +314,14 @@ func TestCheckAcrossASplit(t *testing.T) {
 		n.step(4)
 	}
 	c.splitAll()
+	return c, n
+}
+
+// After a split, a reader reads the positions of the parts before it calls an op rejected. The parts have passed the
+// messages that the parent has passed.
+func TestCheckAcrossASplit(t *testing.T) {
+	t.Parallel()
+	_, n := splitAfterMessages(t)
 	n.note()
 	bad := &sink.Batch{Source: n.source, From: n.from, Next: n.from}
 	for id := range uint64(4) {
@@ -343,14 +350,7 @@ func TestCheckAcrossASplit(t *testing.T) {
 // A source that is deleted while its shards split is forgotten by all parts, also if its node has heard of no split.
 func TestForgetAcrossASplit(t *testing.T) {
 	t.Parallel()
-	c := newSourceCluster(t)
-	c.queue = slices.Repeat([]queued{{keyspace: "posts"}}, 4)
-	c.commitSplits()
-	n := c.node()
-	for range 3 { // Start, Positions, and all messages
-		n.step(4)
-	}
-	c.splitAll()
+	c, n := splitAfterMessages(t)
 	n.sink.Forget(t.Context(), n.source)
 	for g, m := range c.shards {
 		if len(m.Sources()) > 0 {
