@@ -284,7 +284,7 @@ func (s *Survivors) changeGroups(plan *Recovery) error {
 	return nil
 }
 
-// markNodes makes all programs refuse the directories, also those that do not know recoveryFile.
+// markNodes makes all programs refuse to start in the directories, even programs that do not know recoveryFile.
 func (s *Survivors) markNodes(*Recovery) error {
 	return s.changeIdentities("mark", func(id *Identity) { id.Format = identityRecovering })
 }

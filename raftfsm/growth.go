@@ -328,8 +328,8 @@ func tooLarge(n uint64, of string, most int) error {
 	return fmt.Errorf("%w: %d %s, the most are %d; only an import into a keyspace with more shards helps", ErrTooLarge, n, of, most)
 }
 
-// RememberedBytes estimates the size of the request memory in bytes. The parts share it until their first
-// snapshots, each of which has all of it.
+// RememberedBytes estimates the size of the request memory in bytes. The parts share it. The first
+// snapshot of each has all of it.
 func RememberedBytes(m Machine) uint64 {
 	keys, producers := m.Remembered()
 	return uint64(keys+producers) * rememberedBytes

@@ -11,8 +11,8 @@ import (
 // depends only on the entry that splits the shard, so equal replicas have equal parts.
 //
 // With sharding by modulo, shard i of n splits into the shards i, i+n, …, whose modulus is k·n. With
-// the divisor d, the key of id is id div d. As d divides n, the keys of shard i+p·n are those that are
-// (i+p·n) div d mod k·n/d. With sharding by hash, the part follows from the hash of the id, and a part
+// the divisor d, the key of id is id div d. Since d divides n, a key of shard i+p·n leaves the remainder
+// (i+p·n) div d when it is divided by k·n/d. With sharding by hash, the part follows from the hash of the id, and a part
 // may have any key.
 type Partition struct {
 	From    codec.Route // route of the shard before the split

@@ -50,7 +50,7 @@ func (p *Parting) Step(by raftfsm.Partition, tables ...*engine.Table) (more bool
 // caller holds Lock.
 func (p *Parting) Drop() { p.tables, p.steps = nil, nil }
 
-// Pause adds n to Pauses. It waits for a running step, and for whoever seals or moves rows.
+// Pause adds n to Pauses. It waits until nobody makes a step, seals rows or moves them to disk.
 func (p *Parting) Pause(n int) {
 	p.Lock.Lock()
 	defer p.Lock.Unlock()
