@@ -354,6 +354,14 @@ type Parking struct {
 	}
 }
 
+// discardedLocked releases the data on disk of a part that is not parked any more. The shard that has adopted the part has
+// a share in them.
+func (p *Parked) discardedLocked() {
+	if p != nil && p.Machine.Bodies() != nil {
+		p.Machine.Bodies().Close()
+	}
+}
+
 // park adds a part. It replaces an earlier copy of the part, which a replay has made again.
 func (p *Parking) park(part *Parked) {
 	p.mu.Lock()
@@ -361,6 +369,7 @@ func (p *Parking) park(part *Parked) {
 	if p.mu.parts == nil {
 		p.mu.parts = map[uint32]*Parked{}
 	}
+	p.mu.parts[part.Group].discardedLocked()
 	p.mu.parts[part.Group] = part
 	if p.mu.changed != nil {
 		close(p.mu.changed)
@@ -417,6 +426,7 @@ func (p *Parking) Discard(part *Parked) {
 	defer p.mu.Unlock()
 	if p.mu.parts[part.Group] == part {
 		delete(p.mu.parts, part.Group)
+		part.discardedLocked()
 	}
 }
 

@@ -294,9 +294,11 @@ func TestPreparationOfManyRows(t *testing.T) {
 // A replica that cannot read its data is not ready, and the damage is noted for its repair.
 func TestPreparationOfADamagedReplica(t *testing.T) {
 	t.Parallel()
-	parent, m := preparedParent(t)
+	store := openColdStore(t, t.TempDir())
+	t.Cleanup(func() { mustDo(t, store.Close()) })
+	parent, m := preparedIn(t, store)
 	leaveMemory(t, m)
-	m.Bodies().Current().Dispose()
+	mustDo(t, store.Drop(1)) // behind its back
 	p := &tiering.Preparations{Space: &tiering.SnapshotSpace{Free: func() (uint64, error) { return 10_000, nil }}}
 	eventually(t, "the replica cannot be prepared", func() bool { return errors.Is(p.Prepare(3, parent), spill.ErrLost) })
 	p.Wait()

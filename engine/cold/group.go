@@ -254,11 +254,14 @@ func (s *Store) Drop(number uint32) error {
 	delete(s.mu.groups, number)
 	batch := s.db.NewBatch()
 	defer batch.Close()
-	for _, kind := range []byte{keyBlock, keyGeneration, keyPin, keyRecord} {
+	for _, kind := range []byte{keyBlock, keyGeneration, keyPin} {
 		first := groupKey(kind, number)
 		if err := batch.DeleteRange(first, scarce.PrefixEnd(first), nil); err != nil {
 			return fmt.Errorf("cannot remove the cold rows of group %d: %w", number, err)
 		}
+	}
+	if err := s.dropRecords(batch, number); err != nil {
+		return fmt.Errorf("cannot remove the records of group %d: %w", number, err)
 	}
 	if err := batch.Commit(pebble.Sync); err != nil {
 		return fmt.Errorf("cannot remove the cold rows of group %d: %w", number, err)

@@ -31,11 +31,20 @@ import (
 // The CRC covers the key in Pebble, the record's version (4) and the body. set is the number of a
 // Records value; a store never reuses it. The owner chooses the version. A reader passes the
 // version that it expects, and Read returns ErrDamaged if the record has another one.
+//
+// When a shard splits, its parts share its Records, each with keys of its own. The records stay until the last user
+// has called Release, whatever happens to the group that wrote them.
 type Records struct {
 	store *Store
 	group uint32
 	set   uint32
 	wrote atomic.Bool // whether there may be records
+
+	mu struct {
+		sync.Mutex // lock it before Store.mu
+		users      int
+		left       []uint64 // see Left
+	}
 }
 
 // Record is a body under a key. Version distinguishes it from all earlier bodies under
@@ -51,10 +60,80 @@ const keyRecord = 'r'
 // deletedAtOnce bounds the records that one batch removes. Such a batch takes about 100 KB.
 const deletedAtOnce = 4096
 
-// Records returns a new, empty set of records of a group. They are gone after Remove, or once the
-// store is closed and opened again.
+// Records returns a new, empty set of records of a group, for one user. They are gone after Remove or Release, or once
+// the store is closed and opened again.
 func (s *Store) Records(group uint32) *Records {
-	return &Records{store: s, group: group, set: s.sets.Add(1)}
+	r := &Records{store: s, group: group, set: s.sets.Add(1)}
+	r.mu.users = 1
+	return r
+}
+
+// Share counts another user of the records. It returns false if no user is left.
+func (r *Records) Share() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.users == 0 {
+		return false
+	}
+	r.mu.users++
+	r.store.mu.Lock()
+	defer r.store.mu.Unlock()
+	if r.store.mu.shared == nil {
+		r.store.mu.shared = map[uint32]uint32{}
+	}
+	r.store.mu.shared[r.set] = r.group
+	return true
+}
+
+// Shared reports whether the records have several users.
+func (r *Records) Shared() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.users > 1
+}
+
+// Release ends one use. The last one removes all records. Before that, it keeps the keys that left returns for Left.
+func (r *Records) Release(left func() []uint64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.users--; r.mu.users > 0 {
+		r.mu.left = append(r.mu.left, left()...)
+		return nil
+	}
+	r.mu.left = nil
+	r.store.mu.Lock()
+	delete(r.store.mu.shared, r.set)
+	r.store.mu.Unlock()
+	return r.Remove()
+}
+
+// Left returns the keys whose user has ended, and forgets them. A remaining user deletes their records.
+func (r *Records) Left() []uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	left := r.mu.left
+	r.mu.left = nil
+	return left
+}
+
+// dropRecords removes the records of a group, except sets that several users have shared. The caller holds s.mu.
+func (s *Store) dropRecords(batch *pebble.Batch, group uint32) error {
+	var shared []uint32
+	for set, of := range s.mu.shared {
+		if of == group {
+			shared = append(shared, set)
+		}
+	}
+	slices.Sort(shared)
+	from := groupKey(keyRecord, group)
+	for _, set := range shared {
+		prefix := (&Records{group: group, set: set}).prefix()
+		if err := batch.DeleteRange(from, prefix, nil); err != nil {
+			return err
+		}
+		from = scarce.PrefixEnd(prefix)
+	}
+	return batch.DeleteRange(from, scarce.PrefixEnd(groupKey(keyRecord, group)), nil)
 }
 
 // removeRecords removes the records that an earlier process left.

@@ -68,6 +68,7 @@ type Store struct {
 	mu struct {
 		sync.Mutex
 		groups map[uint32]*Group
+		shared map[uint32]uint32 // the sets of records that several users have shared, with their groups: see Records.Share
 		// next is the number of the next generation. It is above all numbers of generations on disk
 		// or in snapshots. It never falls while the store is open, so not even a group that was
 		// dropped and created again reuses a number.

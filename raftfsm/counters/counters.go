@@ -160,7 +160,9 @@ func (c *contents) Decode(_ *dedup.RequestID, p []byte, clocked bool) (int, erro
 
 func (c *contents) Void(ops int) { c.batch.void(ops) }
 
-func (c *contents) Digest() uint64 { return c.table.Digest() + c.out.sum + c.sets.at.Digest }
+func (c *contents) Digest() uint64 {
+	return c.table.Digest() + c.out.bodies.Digest() + c.sets.at.Digest
+}
 
 func (c *contents) Stats() engine.Stats {
 	s := c.table.Stats()
@@ -199,7 +201,7 @@ func (c *contents) Loaded(told codec.Totals) error {
 	if c.loading == nil {
 		return nil
 	}
-	told.Digest -= c.out.sum + c.sets.at.Digest
+	told.Digest -= c.out.bodies.Digest() + c.sets.at.Digest
 	err := c.loading.end(told)
 	c.moved = uint64(c.loading.moved)
 	c.loading = nil

@@ -53,7 +53,7 @@ func (j *judge) deleteRow(key uint64) {
 
 func (j *judge) outboxOp(o *outboxOp, key uint64) {
 	if o.Kind == ClearOutboxes {
-		j.out.clear()
+		j.out.bodies.Clear()
 		return
 	}
 	j.undo.op, j.undo.body = -1, j.out.bodies.Get(key)
@@ -74,15 +74,13 @@ func (j *judge) outboxOp(o *outboxOp, key uint64) {
 
 // set stores the result of j.change as the outbox of key.
 func (j *judge) set(key uint64) {
-	j.out.bodies.Set(key, j.change.Body)
-	j.out.sum += j.change.Digest
+	j.out.bodies.Set(key, j.change.Body, j.change.Digest)
 }
 
 // Refused implements engine.Judge.
 func (j *judge) Refused(op int) {
 	if j.undo.op == op {
-		j.out.bodies.Set(j.batch.Ops[op].ID, j.undo.body)
-		j.out.sum -= j.change.Digest
+		j.out.bodies.Set(j.batch.Ops[op].ID, j.undo.body, -j.change.Digest)
 	}
 	if j.sets != nil {
 		j.sets.undo(op)

@@ -202,6 +202,17 @@ func outboxDigest(key uint64, o *Outbox) uint64 {
 	return sum
 }
 
+// outboxBodyDigest is outboxDigest of a body.
+func outboxBodyDigest(key uint64, body []byte) uint64 {
+	_, trimmed, _ := outboxHead(body)
+	sum := trimmedDigest(key, trimmed)
+	var c outboxCursor
+	for more := c.Seek(body, math.MaxUint64); more; more = c.Next() {
+		sum += postDigest(key, c.ID)
+	}
+	return sum
+}
+
 func postDigest(key, id uint64) uint64 {
 	return wire.MixNext(wire.MixNext(key) + bits.RotateLeft64(wire.MixNext(id), 32))
 }

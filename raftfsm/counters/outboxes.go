@@ -38,23 +38,17 @@ const (
 )
 
 type outboxes struct {
-	bodies *spill.Bodies // by author
-	sum    uint64        // digest of all outboxes
+	bodies *spill.Bodies // by author; their digest is that of all outboxes
 }
 
 func newOutboxBodies(place spill.Place) *spill.Shard {
 	return spill.NewShard(spill.Config{
 		Place: place, What: "the outbox of author", PageBytes: outboxPageBytes,
-		BytesMin: outboxSpillBytes, Summarise: appendOutboxSummary,
+		BytesMin: outboxSpillBytes, Summarise: appendOutboxSummary, Digest: outboxBodyDigest,
 	})
 }
 
-func (o *outboxes) none() bool { return o.bodies.Stats().Keys == 0 }
-
-func (o *outboxes) clear() {
-	o.bodies.Clear()
-	o.sum = 0
-}
+func (o *outboxes) none() bool { return o.bodies.Keys() == 0 }
 
 // outboxOp is an op on an outbox among the ops of a batch.
 type outboxOp struct {
@@ -112,7 +106,9 @@ type capturedOutboxes struct {
 	sum  uint64
 }
 
-func (o *outboxes) capture() capturedOutboxes { return capturedOutboxes{o.bodies.Capture(), o.sum} }
+func (o *outboxes) capture() capturedOutboxes {
+	return capturedOutboxes{o.bodies.Capture(), o.bodies.Digest()}
+}
 
 // write writes the sections of outboxes, or nothing if there are none. An outbox has the same
 // encoding as in an op.
@@ -146,8 +142,7 @@ func (c *contents) loadOutboxes(p []byte) error {
 	var body []byte
 	err := c.outs.section(p, func(key uint64, box *Outbox) error {
 		body = appendOutboxBody(body[:0], box)
-		c.out.bodies.Set(key, body)
-		c.out.sum += outboxDigest(key, box)
+		c.out.bodies.Set(key, body, outboxDigest(key, box))
 		return nil
 	})
 	if err != nil {

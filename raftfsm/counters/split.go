@@ -6,6 +6,7 @@ import (
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/rankings"
+	"github.com/countd/countd/raftfsm/spill"
 )
 
 // Split implements raftfsm.Contents. It splits or adopts the sets last, because neither can be
@@ -54,20 +55,17 @@ func (s *sets) take(part *sets, of *raftfsm.Split) (err error) {
 	return err
 }
 
+// splitOutboxes hands the outboxes over. It copies them if s has no Partition or names copies.
 func (c *contents) splitOutboxes(s *raftfsm.Split, parts []raftfsm.Contents) error {
-	view := c.out.bodies.Capture()
-	defer view.Close()
-	var box Outbox
-	for view.More() {
-		author, body, err := view.Next()
-		if err != nil {
-			return err
-		}
-		to := parts[s.PartOf(author)].(*contents).out
-		box.IDs = box.IDs[:0]
-		decodeOutboxBody(&box, body)
-		to.sum += outboxDigest(author, &box)
-		to.bodies.Set(author, body)
+	to := make([]*spill.Bodies, len(parts))
+	for i := range parts {
+		to[i] = parts[i].(*contents).out.bodies
 	}
-	return nil
+	now, err := raftfsm.SplitBodies(s, c.out.bodies, to, func(part *spill.Bodies, author uint64, body []byte) {
+		part.Set(author, body, outboxBodyDigest(author, body))
+	})
+	for i := range now {
+		parts[i].(*contents).out.bodies = now[i]
+	}
+	return err
 }

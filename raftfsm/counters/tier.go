@@ -45,13 +45,17 @@ func (c *Machine) Pause() { c.parting.Pause(1) }
 // Resume ends one Pause. It waits like Pause.
 func (c *Machine) Resume() { c.parting.Pause(-1) }
 
-// Part implements Machine. No row may be on disk or move there meanwhile: see Pause.
+// Part implements Machine. No row may be on disk or move there meanwhile: see Pause. It parts the outboxes first, because they can
+// always be parted.
 func (c *Machine) Part(by raftfsm.Partition) (more bool, err error) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
-	table := c.Table()
+	table, outboxes := c.Table(), c.outboxes.Current()
 	if c.closed || !c.Routed(by.From) { // checked after the table was read, because Split shows another table after it has changed the route
 		return false, raftfsm.ErrReplaced
+	}
+	if more, err = raftfsm.PartBodies(outboxes, by); more || err != nil {
+		return more, err
 	}
 	return c.parting.Step(by, table)
 }

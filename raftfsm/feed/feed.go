@@ -12,6 +12,7 @@ import (
 	"context"
 	"math/bits"
 	"slices"
+	"sync"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/wire"
@@ -33,7 +34,7 @@ const pageBytes = 4 << 10
 // New returns a feed shard before its first entry. Idle feeds move from memory to place. Each
 // replica decides by itself which feeds to move.
 func New(place spill.Place) *Machine {
-	f := &Machine{bodies: spill.NewShard(spill.Config{Place: place, What: "the feed of user", PageBytes: pageBytes})}
+	f := &Machine{bodies: spill.NewShard(spill.Config{Place: place, What: "the feed of user", PageBytes: pageBytes, Digest: bodyDigest})}
 	f.Init(codec.KindFeed, func() raftfsm.Contents { return &contents{bodies: f.bodies.New()} }, func(held raftfsm.Contents) { f.bodies.Show(held.(*contents).bodies) })
 	return f
 }
@@ -48,23 +49,24 @@ func (f *Machine) Close() { f.bodies.Close() }
 // call. It returns the stamp of the feed, or 0 (see Op). It allocates only to grow dst. If the feed
 // is on disk, it returns dst unchanged and false. The caller then uses Fetch.
 func (f *Machine) Followees(dst []Followee, key uint64) (_ []Followee, stamp uint64, inMemory bool) {
-	body := f.bodies.Current().Get(key)
+	bodies := f.bodies.Current()
+	body := bodies.Get(key)
 	if body == nil || spill.IsMark(body) {
 		return dst, 0, body == nil
 	}
 	dst, stamp, _ = decodeBody(dst, body)
-	return dst, stamp, true
+	return dst, stampOf(bodies, stamp), true
 }
 
 // Fetch is like Followees, but for a user whose feed may be on disk. Like spill.Shard.Fetch, it
 // waits for the disk until ctx ends.
 func (f *Machine) Fetch(ctx context.Context, dst []Followee, key uint64) (_ []Followee, stamp uint64, err error) {
-	body, err := f.bodies.Fetch(ctx, key)
+	body, bodies, err := f.bodies.Fetch(ctx, key)
 	if body == nil || err != nil {
 		return dst, 0, err
 	}
 	dst, stamp, _ = decodeBody(dst, body)
-	return dst, stamp, nil
+	return dst, stampOf(bodies, stamp), nil
 }
 
 // Groups returns the groups of a user, ascending by name. If the feed is on disk, it returns false.
@@ -80,7 +82,7 @@ func (f *Machine) Groups(key uint64) (groups []Group, inMemory bool) {
 // FetchGroups is like Groups, but for a user whose feed may be on disk. Like Fetch, it waits for
 // the disk.
 func (f *Machine) FetchGroups(ctx context.Context, key uint64) ([]Group, error) {
-	body, err := f.bodies.Fetch(ctx, key)
+	body, _, err := f.bodies.Fetch(ctx, key)
 	if body == nil || err != nil {
 		return nil, err
 	}
@@ -106,8 +108,7 @@ func (f *Machine) SnapshotBytes() uint64 {
 
 type contents struct {
 	raftfsm.InMemory
-	bodies *spill.Bodies
-	sum    uint64 // digest of all followees
+	bodies *spill.Bodies // their digest is that of all feeds; for Origin, see stampOf
 
 	batch                batch
 	was, now             []Followee // the feed before and after the op being applied
@@ -147,7 +148,6 @@ func (f *contents) Apply(_ int64, _ bool, r *raftfsm.Result) error {
 		op := &f.batch.ops[i]
 		if op.Kind == Clear {
 			f.bodies.Clear()
-			f.sum = 0
 			continue
 		}
 		if why, not := f.change(op, r.Index); not {
@@ -173,6 +173,7 @@ func (f *contents) change(op *Op, index uint64) (why uint8, refused bool) {
 		var groups []byte
 		f.was, f.wasStamp, groups = decodeBody(f.was, body)
 		f.wasGroups = decodeGroups(groups, f.was)
+		f.wasStamp = stampOf(f.bodies, f.wasStamp)
 	}
 	f.now = op.change(f.now[:0], f.was, op.overtaken(f.wasStamp))
 	if f.nowStamp = f.wasStamp; op.Since > 0 && op.setsPosts() {
@@ -244,14 +245,18 @@ func (f *contents) replace(key uint64) {
 	if slices.Equal(f.was, f.now) && f.wasStamp == f.nowStamp && sameGroups(f.wasGroups, f.nowGroups) {
 		return
 	}
-	f.sum += followeesDigest(key, f.now) - followeesDigest(key, f.was)
-	f.sum += groupsDigest(key, f.nowGroups) - groupsDigest(key, f.wasGroups)
+	digest := followeesDigest(key, f.now) - followeesDigest(key, f.was)
+	digest += groupsDigest(key, f.nowGroups) - groupsDigest(key, f.wasGroups)
 	if len(f.now)+len(f.nowGroups) == 0 {
-		f.bodies.Set(key, nil)
+		f.bodies.Set(key, nil, digest)
 		return
 	}
-	f.body = appendGroups(appendBody(f.body[:0], f.now, f.nowStamp), f.nowGroups, f.now)
-	f.bodies.Set(key, f.body)
+	stamp := f.nowStamp
+	if stamp > 0 {
+		stamp += f.bodies.Origin
+	}
+	f.body = appendGroups(appendBody(f.body[:0], f.now, stamp), f.nowGroups, f.now)
+	f.bodies.Set(key, f.body, digest)
 }
 
 // Digest returns what the feed adds to the digest of a shard in which its user has the given key.
@@ -271,7 +276,19 @@ func followeesDigest(key uint64, followees []Followee) uint64 {
 	return sum
 }
 
-func (f *contents) Digest() uint64 { return f.sum }
+// bodyDigest is Digest of a body.
+func bodyDigest(key uint64, body []byte) uint64 {
+	scratch := followeesPool.Get().(*[]Followee)
+	defer followeesPool.Put(scratch)
+	followees, _, groups := decodeBody((*scratch)[:0], body)
+	*scratch = followees
+	return followeesDigest(key, followees) + groupsDigest(key, decodeGroups(groups, followees))
+}
+
+// followeesPool lets the shards of a process share the memory of bodyDigest.
+var followeesPool = sync.Pool{New: func() any { return new([]Followee) }}
+
+func (f *contents) Digest() uint64 { return f.bodies.Digest() }
 
 func (f *contents) Stats() engine.Stats {
 	s := f.bodies.Stats()

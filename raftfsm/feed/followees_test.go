@@ -18,7 +18,7 @@ import (
 // storedFollowees encodes followees and returns the decoded followees.
 func storedFollowees(followees []Followee) []Followee {
 	f := New(spill.Place{})
-	f.Bodies().Current().Set(1, appendBody(nil, followees, 0))
+	f.Bodies().Current().Set(1, appendBody(nil, followees, 0), 0)
 	stored, _, _ := f.Followees(nil, 1)
 	return stored
 }
@@ -93,7 +93,7 @@ func BenchmarkFollowees(b *testing.B) {
 	f := New(spill.Place{})
 	const users, each = 20_000, 90
 	for key := range uint64(users) {
-		f.Bodies().Current().Set(key, appendBody(nil, randomFeed(r, each), 0))
+		f.Bodies().Current().Set(key, appendBody(nil, randomFeed(r, each), 0), 0)
 	}
 	dst := make([]Followee, 0, each)
 	for b.Loop() {

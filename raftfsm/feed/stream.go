@@ -13,7 +13,9 @@ import (
 // In a section of feeds, the body of a user is:
 //
 //	stamp, 0 for none (uvarint) | followees as in an op | groups as in groups.go, or 0 (1) for none
-func (f *contents) Capture() raftfsm.Captured { return &captured{view: f.bodies.Capture(), sum: f.sum} }
+func (f *contents) Capture() raftfsm.Captured {
+	return &captured{view: f.bodies.Capture(), sum: f.bodies.Digest(), of: f.bodies}
+}
 
 // captured is a captured shard of feeds. A snapshot contains all feeds, including
 // those on disk.
@@ -21,6 +23,7 @@ type captured struct {
 	raftfsm.InMemory
 	view *spill.View
 	sum  uint64
+	of   *spill.Bodies
 }
 
 func (s *captured) Write(w *codec.StreamWriter) error {
@@ -32,7 +35,7 @@ func (s *captured) Write(w *codec.StreamWriter) error {
 		if len(groups) == 0 {
 			groups = []byte{0}
 		}
-		return append(appendFolloweeList(binary.AppendUvarint(b, stamp), followees), groups...)
+		return append(appendFolloweeList(binary.AppendUvarint(b, stampOf(s.of, stamp)), followees), groups...)
 	})
 }
 

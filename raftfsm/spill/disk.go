@@ -19,21 +19,19 @@ import (
 // This file reads bodies on disk and returns them to memory. While a body is on disk, its page
 // contains a mark instead of the body, little-endian:
 //
-//	0 (1) | version (4) | summary
+//	0 (1) | version (uvarint) | size of the body (uvarint) | summary
 //
 // No body begins with 0. The body is the record in cold.Records under the key's hash and that
 // version. Before Apply changes the body, it returns the body to memory. The record is then
 // useless, and a later round removes it.
-const markBytes = 5
 
 // spilled tracks the bodies on disk.
 type spilled struct {
-	records *cold.Records
-	closed  atomic.Bool // set by Dispose; later rounds write no records
+	records *cold.Records // after a split, the parts share it
+	closed  atomic.Bool   // set by Dispose, under pageTable.mu; later rounds write no records
 
-	keys, bytes atomic.Int64  // number of marks, and bytes of their bodies
-	gone        []uint64      // hashes of keys that may have a useless record; guarded by pageTable.mu
-	cleared     atomic.Uint64 // number of calls of Clear; changes only under pageTable.mu
+	gone    []uint64      // hashes of keys that may have a useless record; guarded by pageTable.mu
+	cleared atomic.Uint64 // number of calls of Clear; changes only under pageTable.mu
 
 	turn struct {
 		sync.Mutex        // locked while bodies leave memory; lock it before pageTable.mu
@@ -50,20 +48,34 @@ func newSpilled(place *Place) *spilled {
 	return &spilled{records: place.Store.Records(place.Group)}
 }
 
-// forget removes all records. If that fails, the records are harmless: the next Open of the store
-// removes them.
-func (s *spilled) forget() { _ = s.records.Remove() }
-
 // IsMark reports whether body is a mark.
 func IsMark(body []byte) bool { return len(body) > 0 && body[0] == 0 }
 
 // Summary returns what Config.Summarise appended to a mark.
-func Summary(mark []byte) []byte { return mark[markBytes:] }
+func Summary(mark []byte) []byte {
+	_, _, summary := parseMark(mark)
+	return summary
+}
 
-func versionOf(mark []byte) uint32 { return binary.LittleEndian.Uint32(mark[1:]) }
+func parseMark(mark []byte) (version uint32, size int, summary []byte) {
+	v, n := binary.Uvarint(mark[1:])
+	bytes, m := binary.Uvarint(mark[1+n:])
+	return uint32(v), int(bytes), mark[1+n+m:]
+}
+
+func versionOf(mark []byte) uint32 {
+	version, _, _ := parseMark(mark)
+	return version
+}
+
+// sizeOf returns the size of the body for which a mark stands.
+func sizeOf(mark []byte) int {
+	_, size, _ := parseMark(mark)
+	return size
+}
 
 func (s *Shard) appendMark(dst []byte, version uint32, body []byte) []byte {
-	dst = binary.LittleEndian.AppendUint32(append(dst, 0), version)
+	dst = binary.AppendUvarint(binary.AppendUvarint(append(dst, 0), uint64(version)), uint64(len(body)))
 	if s.cfg.Summarise != nil {
 		dst = s.cfg.Summarise(dst, body)
 	}
@@ -88,28 +100,28 @@ var ErrLost = errors.New("a record of this process is lost")
 // IsSpilled reports whether the body of a key is on disk.
 func (s *Shard) IsSpilled(key uint64) bool { return IsMark(s.Current().Peek(key)) }
 
-// Fetch returns the body of a key from memory or from disk, or nil for none. It waits for the disk
+// Fetch returns the body of a key from memory or from disk, or nil for none, and the Bodies that have it. It waits for the disk
 // until ctx ends. Unless memory is short, the body returns to memory. cold.ErrDamaged means that the
 // body cannot be read.
-func (s *Shard) Fetch(ctx context.Context, key uint64) ([]byte, error) {
+func (s *Shard) Fetch(ctx context.Context, key uint64) ([]byte, *Bodies, error) {
 	return s.fetch(ctx, key, !s.cfg.short())
 }
 
 // Warm is like Fetch, but for a caller that is about to write to the key: the body always returns to
 // memory.
 func (s *Shard) Warm(ctx context.Context, key uint64) error {
-	_, err := s.fetch(ctx, key, true)
+	_, _, err := s.fetch(ctx, key, true)
 	return err
 }
 
-func (s *Shard) fetch(ctx context.Context, key uint64, keep bool) ([]byte, error) {
+func (s *Shard) fetch(ctx context.Context, key uint64, keep bool) ([]byte, *Bodies, error) {
 	for {
 		held := s.Current()
 		body, err := held.fetch(ctx, key, keep)
 		// If a snapshot has replaced the bodies meanwhile, their records are removed. Then read
 		// from the new bodies.
 		if err == nil || ctx.Err() != nil || s.Current() == held {
-			return body, err
+			return body, held, err
 		}
 	}
 }
@@ -173,15 +185,14 @@ func (b *Bodies) ofMark(key uint64, mark []byte, err error) error {
 }
 
 // returnLocked replaces a mark by its body, if the mark is still in the page. If body is nil,
-// because the body had moved before the read, returnLocked does nothing.
+// because the body had moved before the read, returnLocked does nothing. It does nothing either if other
+// Bodies have the pages now.
 func (b *Bodies) returnLocked(key uint64, mark, body []byte) {
-	if body == nil || string(b.Peek(key)) != string(mark) {
+	if body == nil || b.handed || string(b.Peek(key)) != string(mark) {
 		return
 	}
-	b.Set(key, body)
+	b.pages.set(key, body, 0, b.shard.clock.Load())
 	b.out.gone = append(b.out.gone, Hash(key))
-	b.out.keys.Add(-1)
-	b.out.bytes.Add(-int64(len(body)))
 	b.shard.moved.returned.Add(1)
 }
 
@@ -219,7 +230,7 @@ func (b *Bodies) Unlock() { b.pages.mu.Unlock() }
 
 // marked returns those of keys whose bodies are on disk, without duplicates.
 func (b *Bodies) marked(keys func(yield func(key uint64))) (all []marked) {
-	if b.out == nil || b.out.keys.Load() == 0 {
+	if b.out == nil || b.pages.marks.Load() == 0 {
 		return nil
 	}
 	keys(func(key uint64) {

@@ -37,7 +37,7 @@ func newTestShard(t *testing.T) *Shard {
 
 func fillBodies(b *Bodies) {
 	for key := range uint64(testKeys) {
-		b.Set(key, testBody(key))
+		b.Set(key, testBody(key), 0)
 	}
 }
 
@@ -55,7 +55,7 @@ func mustSpill(t *testing.T, s *Shard, idle uint32) int {
 
 func mustBe(t *testing.T, s *Shard, key uint64, want []byte) {
 	t.Helper()
-	if body, err := s.Fetch(t.Context(), key); err != nil || !bytes.Equal(body, want) {
+	if body, _, err := s.Fetch(t.Context(), key); err != nil || !bytes.Equal(body, want) {
 		t.Fatalf("key %d has %x, %v, want %x", key, body, err, want)
 	}
 }
@@ -76,7 +76,7 @@ func mustHaveNoRecords(t *testing.T, b *Bodies) {
 func TestBodiesLeaveAndReturn(t *testing.T) {
 	t.Parallel()
 	s := newTestShard(t)
-	s.Current().Set(testKeys, bytes.Repeat([]byte{1}, 19)) // too small to leave memory
+	s.Current().Set(testKeys, bytes.Repeat([]byte{1}, 19), 0) // too small to leave memory
 	check := func(spilled int) {
 		t.Helper()
 		size, onDisk := 0, 0
@@ -126,7 +126,7 @@ func TestFetchMark(t *testing.T) {
 	mustSpill(t, s, 0)
 	b := s.Current()
 	mark, other := b.Peek(7), b.Peek(8)
-	b.Set(7, testBody(9)) // like a write that has read the body
+	b.Set(7, testBody(9), 0) // like a write that has read the body
 	if body, err := b.FetchMark(t.Context(), 7, mark); err != nil || !bytes.Equal(body, testBody(7)) {
 		t.Errorf("the mark stands for %x, %v", body, err)
 	}

@@ -32,13 +32,12 @@ type Ages [33]int64
 // Ages adds the size of each body that may leave memory to the element for the body's idle time.
 func (s *Shard) Ages(to *Ages) {
 	held := s.Current()
-	held.pages.each(0, func(page *page) bool {
+	held.pages.eachPage(func(page *page) {
 		for i := range page.keys() {
 			if body := page.body(i); held.mayLeave(body) {
 				to[bits.Len32(held.idleFor(page, i))] += int64(len(body))
 			}
 		}
-		return true
 	})
 }
 
@@ -68,7 +67,7 @@ func (b *Bodies) mayLeave(body []byte) bool {
 
 // idleFor returns the number of ticks since the last read or write of key i of a page.
 func (b *Bodies) idleFor(page *page, i int) uint32 {
-	now, at := b.pages.clock.Load(), page.touchedAt(i)
+	now, at := b.shard.clock.Load(), page.touchedAt(i)
 	return now - min(now, at)
 }
 
@@ -97,7 +96,7 @@ func (s *Shard) Spill(idle uint32, bytesMax int64, proceed func() bool) (keys in
 	}
 	held.out.turn.Lock()
 	defer held.out.turn.Unlock()
-	if s.pauses.Load() > 0 {
+	if s.pauses.Load() > 0 || held.hasEnded() {
 		return 0, nil
 	}
 	r := held.newRound(idle, bytesMax, func() bool { return s.pauses.Load() == 0 && proceed() })
@@ -107,7 +106,11 @@ func (s *Shard) Spill(idle uint32, bytesMax int64, proceed func() bool) (keys in
 	}
 	if !r.ended {
 		held.pages.mu.Lock()
-		held.pages.halve()
+		for _, tables := range held.pages.tables() {
+			for _, t := range tables {
+				t.halve()
+			}
+		}
 		held.pages.mu.Unlock()
 	}
 	return r.moved, err
@@ -136,7 +139,8 @@ type round struct {
 	idle    uint32
 	left    int64 // number of bytes that may still leave memory
 	proceed func() bool
-	cleared uint64 // value of spilled.cleared when the round began
+	cleared uint64     // value of spilled.cleared when the round began
+	table   *pageTable // the table that check checks: no key moves to another one meanwhile
 
 	records []cold.Record // to be written
 	bytes   int           // total size of records
@@ -154,8 +158,20 @@ func (b *Bodies) newRound(idle uint32, bytesMax int64, proceed func() bool) *rou
 func (r *round) isOver() bool { return r.out.closed.Load() || r.out.cleared.Load() != r.cleared }
 
 // check checks the keys with hashes from first to last, and moves the idle bodies to disk.
-func (r *round) check(first, last uint64) (err error) {
-	r.pages.each(first, func(page *page) bool {
+func (r *round) check(first, last uint64) error {
+	for _, tables := range r.pages.tables() {
+		for _, r.table = range tables {
+			if err := r.checkTable(first, last); err != nil || r.ended {
+				return err
+			}
+		}
+	}
+	r.out.turn.from = 0
+	return nil
+}
+
+func (r *round) checkTable(first, last uint64) (err error) {
+	r.table.each(first, func(page *page) bool {
 		for i := range page.keys() {
 			hash := Hash(page.key(i))
 			if hash > last {
@@ -177,9 +193,6 @@ func (r *round) check(first, last uint64) (err error) {
 	if err == nil {
 		err = r.write()
 	}
-	if !r.ended {
-		r.out.turn.from = 0
-	}
 	return err
 }
 
@@ -200,12 +213,11 @@ func (r *round) write() error {
 	if err := r.out.records.Write(records); err != nil {
 		return err
 	}
-	if r.out.closed.Load() { // remove the records of the Write above, because Dispose may have run before it
-		r.out.forget()
-		return nil
-	}
 	for rest := records; len(rest) > 0; {
 		rest = r.mark(rest)
+	}
+	if r.out.closed.Load() { // remove the records of the Write above, because Dispose may have run before it
+		return r.out.records.Delete(hashesOf(records))
 	}
 	r.out.turn.from = records[len(records)-1].Key + 1
 	return nil
@@ -216,12 +228,13 @@ func (r *round) write() error {
 func (r *round) mark(written []cold.Record) (rest []cold.Record) {
 	r.pages.mu.Lock()
 	defer r.pages.mu.Unlock()
-	if r.out.cleared.Load() != r.cleared {
-		return nil // Clear has removed all records
+	if r.isOver() {
+		r.out.gone = append(r.out.gone, hashesOf(written)...)
+		return nil
 	}
-	page := r.pages.page(written[0].Key)
+	page := r.table.page(written[0].Key)
 	b := newPageBuilder(page.keys())
-	marked := 0
+	marked, size := 0, 0
 	rest = written
 	for i := range page.keys() {
 		hash := Hash(page.key(i))
@@ -231,20 +244,19 @@ func (r *round) mark(written []cold.Record) (rest []cold.Record) {
 			continue
 		}
 		b.add(page.key(i), r.shard.appendMark(nil, rest[0].Version, rest[0].Body), page.touchedAt(i))
-		r.out.bytes.Add(int64(len(rest[0].Body)))
-		r.left -= int64(len(rest[0].Body))
+		size += len(rest[0].Body)
 		marked++
 		rest = rest[1:]
 	}
-	rest = r.skipLocked(rest, func(w *cold.Record) bool { return r.pages.page(w.Key) == page })
+	rest = r.skipLocked(rest, func(w *cold.Record) bool { return r.table.page(w.Key) == page })
 	if marked > 0 {
 		next := b.page(page.bits)
-		r.pages.bytes.Add(int64(next.bytes() - page.bytes()))
-		r.pages.put(written[0].Key, next)
-		r.pages.merge(written[0].Key)
+		r.table.count(sizes{bytes: next.bytes() - page.bytes(), marks: marked, marked: size})
+		r.table.put(written[0].Key, next)
+		r.table.merge(written[0].Key)
 	}
 	r.moved += marked
-	r.out.keys.Add(int64(marked))
+	r.left -= int64(size)
 	r.shard.moved.spilled.Add(uint64(marked))
 	return rest
 }
@@ -259,13 +271,23 @@ func (r *round) skipLocked(records []cold.Record, changed func(*cold.Record) boo
 	return records
 }
 
+func hashesOf(records []cold.Record) []uint64 {
+	hashes := make([]uint64, len(records))
+	for i := range records {
+		hashes[i] = records[i].Key
+	}
+	return hashes
+}
+
 // removeGone removes the records of the keys in spilled.gone, which have no marks. The caller must
-// have locked spilled.turn, so that no key gets a mark meanwhile.
+// have locked spilled.turn, so that no key gets a mark meanwhile. It also removes the records of parts of the
+// shard that have ended. Their keys are not in r's pages.
 func (r *round) removeGone() error {
 	r.pages.mu.Lock()
 	gone := r.out.gone
 	r.out.gone = nil
 	r.pages.mu.Unlock()
+	gone = append(gone, r.out.records.Left()...)
 	if len(gone) == 0 {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package spill
 
 import (
+	"math"
 	"sort"
 	"sync/atomic"
 	"unsafe"
@@ -65,6 +66,9 @@ func (p *page) bodies() []byte {
 func (p *page) bytes() int { return pageBytes + headBytes*int(p.count) + int(p.size) }
 
 func (p *page) keys() int { return int(p.count) }
+
+// end returns the highest hash in the range of the page. hash is any hash in that range.
+func (p *page) end(hash uint64) uint64 { return hash | math.MaxUint64>>p.bits }
 
 func (p *page) key(i int) uint64 { return p.heads()[i].key }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"testing"
 )
 
@@ -23,11 +22,11 @@ func randomBody(r *rand.Rand, first byte, n int) []byte {
 // larger than a page.
 func TestPagesHoldEveryKey(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	p, want := newPageTable(new(atomic.Uint32), testPageBytes), map[uint64][]byte{}
+	p, want := newPageTable(testPageBytes), map[uint64][]byte{}
 	check := func(want map[uint64][]byte) {
 		t.Helper()
 		for key, body := range want {
-			if got := p.get(key); !bytes.Equal(got, body) {
+			if got := p.get(key, 0); !bytes.Equal(got, body) {
 				t.Fatalf("key %d has %d bytes, want %d", key, len(got), len(body))
 			}
 		}
@@ -52,12 +51,12 @@ func TestPagesHoldEveryKey(t *testing.T) {
 			n = 5 * testPageBytes
 		}
 		if r.IntN(5) == 0 {
-			p.set(key, nil)
+			p.set(key, nil, 0, 0)
 			delete(want, key)
 			continue
 		}
 		want[key] = randomBody(r, 1, n)
-		p.set(key, want[key])
+		p.set(key, want[key], 0, 0)
 	}
 	check(want)
 	size := 0
@@ -82,9 +81,9 @@ func TestGetManyEqualsPeek(t *testing.T) {
 	b, r := s.Current(), rand.New(rand.NewPCG(5, 6))
 	for _, stored := range []int{0, 1, 40, 4000} {
 		for range stored {
-			b.Set(r.Uint64N(6000), randomBody(r, 1, 1+r.IntN(60)))
+			b.Set(r.Uint64N(6000), randomBody(r, 1, 1+r.IntN(60)), 0)
 		}
-		b.Set(r.Uint64N(6000), randomBody(r, 1, testPageBytes))
+		b.Set(r.Uint64N(6000), randomBody(r, 1, testPageBytes), 0)
 		s.Tick(s.clock.Load() + 1)
 		for _, n := range []int{0, 1, getAtOnce, 3*getAtOnce + 5} {
 			keys, want, next := make([]uint64, n), make([][]byte, n), 0
@@ -117,20 +116,20 @@ func TestGetManyEqualsPeek(t *testing.T) {
 
 // Keys whose hashes have the same first bits do not inflate the directory.
 func TestPagesOfHashesAlike(t *testing.T) {
-	p := newPageTable(new(atomic.Uint32), testPageBytes)
+	p := newPageTable(testPageBytes)
 	body := randomBody(rand.New(rand.NewPCG(3, 3)), 1, 5*testPageBytes)
 	var keys []uint64
 	for key := uint64(0); len(keys) < 4; key++ {
 		if Hash(key)>>46 == Hash(0)>>46 {
 			keys = append(keys, key)
-			p.set(key, body)
+			p.set(key, body, 0, 0)
 		}
 	}
 	if slots := len(p.dir.Load().slots); slots > 2*slotsFree {
 		t.Errorf("%d slots for 4 keys", slots)
 	}
 	for _, key := range keys {
-		if got := p.get(key); !bytes.Equal(got, body) {
+		if got := p.get(key, 0); !bytes.Equal(got, body) {
 			t.Errorf("key %d has %d bytes", key, len(got))
 		}
 	}
@@ -139,7 +138,7 @@ func TestPagesOfHashesAlike(t *testing.T) {
 // A reader that runs concurrently with a writer sees one of the bodies that the key has had.
 func TestReadersSeeWholeBodies(t *testing.T) {
 	t.Parallel()
-	p := newPageTable(new(atomic.Uint32), testPageBytes)
+	p := newPageTable(testPageBytes)
 	bodies := make([][]byte, 50)
 	for i := range bodies {
 		bodies[i] = bytes.Repeat([]byte{byte(i + 1)}, 30+10*i)
@@ -154,7 +153,7 @@ func TestReadersSeeWholeBodies(t *testing.T) {
 					return
 				default:
 				}
-				if body := p.get(key); body != nil && !bytes.Equal(body, bodies[body[0]-1]) {
+				if body := p.get(key, 0); body != nil && !bytes.Equal(body, bodies[body[0]-1]) {
 					t.Errorf("key %d has a torn body of %d bytes", key, len(body))
 					return
 				}
@@ -162,7 +161,7 @@ func TestReadersSeeWholeBodies(t *testing.T) {
 		})
 	}
 	for i := range 20_000 {
-		p.set(uint64(i*7%300), bodies[i%len(bodies)])
+		p.set(uint64(i*7%300), bodies[i%len(bodies)], 0, 0)
 	}
 	close(stop)
 	wg.Wait()

@@ -35,6 +35,8 @@
 package spill
 
 import (
+	"slices"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -67,6 +69,15 @@ type Config struct {
 	BytesMin int
 	// Summarise, if not nil, appends a summary of a body to its mark.
 	Summarise func(mark, body []byte) []byte
+	// Digest, if not nil, returns what the body of a key adds to the digest of the shard. Several goroutines may call it at the same time.
+	Digest func(key uint64, body []byte) uint64
+}
+
+func (s *Shard) digest(key uint64, body []byte) uint64 {
+	if s.cfg.Digest == nil {
+		return 0
+	}
+	return s.cfg.Digest(key, body)
 }
 
 // Shard holds the current Bodies of a replica, which Restore replaces. Its methods are safe for
@@ -85,13 +96,14 @@ func NewShard(cfg Config) *Shard { return &Shard{cfg: cfg} }
 
 // New returns empty bodies. Show makes them current.
 func (s *Shard) New() *Bodies {
-	b := &Bodies{shard: s, pages: newPageTable(&s.clock, s.cfg.PageBytes), out: newSpilled(&s.cfg.Place)}
+	b := &Bodies{shard: s, pages: newPageTable(s.cfg.PageBytes), out: newSpilled(&s.cfg.Place)}
 	s.newest.Store(b)
 	return b
 }
 
 // Show makes b the current bodies of the shard, and disposes of the previous bodies, unless they are b.
 func (s *Shard) Show(b *Bodies) {
+	b.shown.Store(true)
 	if was := s.current.Swap(b); was != nil && was != b {
 		was.Dispose()
 	}
@@ -135,52 +147,102 @@ type Bodies struct {
 	shard *Shard
 	pages *pageTable
 	out   *spilled // the bodies on disk; nil if they never leave memory
+	// Origin is a number that the owner chooses before Show. Parts of a split have that of the undivided shard until the owner
+	// changes it.
+	Origin uint64
+
+	stepping sync.Mutex  // held for a step of Part; lock it before spilled.turn
+	handed   bool        // other Bodies have the pages now, and only they may change; pages.mu guards it
+	shown    atomic.Bool // by Show; before that, the bodies on disk are those of other Bodies too
 }
 
 // Hash returns the hash by which keys are ordered. It is a bijection.
 func Hash(key uint64) uint64 { return wire.MixNext(key) }
 
+// keyOf returns the key with a hash.
+func keyOf(hash uint64) uint64 { return wire.UnmixNext(hash) }
+
 // Get returns the body of a key, or its mark, or nil, and marks the key as active. The caller must not
 // change the bytes.
-func (b *Bodies) Get(key uint64) []byte { return b.pages.get(key) }
+func (b *Bodies) Get(key uint64) []byte { return b.pages.get(key, b.shard.clock.Load()) }
 
 // Peek is like Get, but does not mark the key as active. It is for internal reads.
 func (b *Bodies) Peek(key uint64) []byte { return b.pages.peek(key) }
 
+// Keys returns the number of keys with a body.
+func (b *Bodies) Keys() int { return int(b.pages.keys.Load()) }
+
 // Stats returns the sizes of the bodies.
 func (b *Bodies) Stats() Stats {
-	slots := len(b.pages.dir.Load().slots)
-	s := Stats{Keys: uint64(b.pages.keys.Load()), Slots: slots, Bytes: uint64(b.pages.bytes.Load()) + uint64(8*slots)}
-	if b.out != nil {
-		s.Spilled, s.SpilledBytes = uint64(b.out.keys.Load()), uint64(b.out.bytes.Load())
+	slots := 0
+	for _, tables := range b.pages.tables() {
+		for _, t := range tables {
+			slots += len(t.dir.Load().slots)
+		}
 	}
-	return s
+	p := b.pages
+	return Stats{
+		Keys: uint64(p.keys.Load()), Slots: slots, Bytes: uint64(p.bytes.Load()) + uint64(8*slots),
+		Spilled: uint64(p.marks.Load()), SpilledBytes: uint64(p.marked.Load()),
+	}
 }
 
-// Set copies body and makes it the body of a key; nil removes the key. Only the writer may call
-// Set, either between LockReturned and Unlock, or before Show.
-func (b *Bodies) Set(key uint64, body []byte) { b.pages.set(key, body) }
+// Digest returns the sum of the digests that Set was given since the last Clear. Only the writer may call it, or who
+// excludes the writer.
+func (b *Bodies) Digest() uint64 { return b.pages.digest }
+
+// Set copies body and makes it the body of a key; nil removes the key. It adds digest to Digest: the digest of the body, less
+// that of the previous one. Only the writer may call Set, either between LockReturned and Unlock, or before Show.
+func (b *Bodies) Set(key uint64, body []byte, digest uint64) {
+	b.pages.set(key, body, digest, b.shard.clock.Load())
+}
 
 // Clear removes all bodies. The caller must meet the conditions of Set.
 func (b *Bodies) Clear() {
+	if b.out != nil {
+		b.out.cleared.Add(1)
+		if b.out.records.Shared() {
+			b.out.gone = b.marksLocked()
+		} else {
+			b.out.gone = nil
+			_ = b.out.records.Remove() // what stays is useless, and gone with the process
+		}
+	}
 	b.pages.clear()
+}
+
+// marksLocked returns the hashes of all keys that may have a record.
+func (b *Bodies) marksLocked() (hashes []uint64) {
+	hashes = slices.Clone(b.out.gone)
+	b.pages.eachPage(func(page *page) {
+		for i := range page.keys() {
+			if IsMark(page.body(i)) {
+				hashes = append(hashes, Hash(page.key(i)))
+			}
+		}
+	})
+	return hashes
+}
+
+// Dispose stops the moves of bodies to disk, and releases the records. If nobody else uses them, they are removed, and a later
+// read of a body on disk fails. Else a round of another user removes those of b, unless b has handed its bodies over or was never
+// shown: then they are not only b's.
+func (b *Bodies) Dispose() {
+	b.shard.newest.CompareAndSwap(b, b.shard.current.Load())
 	if b.out == nil {
 		return
 	}
-	b.out.keys.Store(0)
-	b.out.bytes.Store(0)
-	b.out.gone = nil
-	b.out.cleared.Add(1)
-	b.out.forget()
-}
-
-// Dispose stops the moves of bodies to disk and removes all records. A later read of a body on disk
-// fails.
-func (b *Bodies) Dispose() {
-	b.shard.newest.CompareAndSwap(b, b.shard.current.Load())
-	if b.out != nil && !b.out.closed.Swap(true) {
-		b.out.forget()
+	b.pages.mu.Lock()
+	defer b.pages.mu.Unlock()
+	if b.out.closed.Swap(true) {
+		return
 	}
+	_ = b.out.records.Release(func() []uint64 { // what stays is useless, and gone with the process
+		if b.handed || !b.shown.Load() {
+			return nil
+		}
+		return b.marksLocked()
+	})
 }
 
 // getAtOnce is the number of keys that GetMany looks up together, so that their cache misses
@@ -201,7 +263,7 @@ func (b *Bodies) GetMany(keys []uint64, visit func(i int, body []byte)) {
 	for first := 0; first < len(keys); first += getAtOnce {
 		some := keys[first:min(first+getAtOnce, len(keys))]
 		for i, key := range some {
-			of[i] = b.pages.page(Hash(key))
+			_, of[i] = b.pages.find(key, Hash(key))
 			of[i].prefetch()
 		}
 		for i, key := range some {
@@ -221,6 +283,6 @@ func (b *Bodies) GetMany(keys []uint64, visit func(i int, body []byte)) {
 // Touch marks a key as active.
 func (b *Bodies) Touch(key uint64) {
 	if b.out != nil {
-		b.pages.get(key)
+		b.Get(key)
 	}
 }

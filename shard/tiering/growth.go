@@ -18,8 +18,8 @@ import (
 // A replica that is ready has read all data on its disk that Split copies, moves no rows and bodies between
 // memory and disk, and has disk space for the staged members and the first snapshots.
 //
-// Each preparation reads in a goroutine, which ends with the data. Close waits for all of them. One of them parts rows at a
-// time, so that all together take half a core.
+// Each preparation reads in a goroutine, which ends with the data. Close waits for all of them. One of them parts rows and
+// bodies at a time, so that all together take half a core.
 type Preparations struct {
 	Space *SnapshotSpace
 
@@ -63,11 +63,11 @@ var ErrPreparing = errors.New("the replica is being prepared for the split")
 
 // PreparingError is an ErrPreparing that tells how far the preparation is.
 type PreparingError struct {
-	Steps uint64 // it rises while rows are parted
+	Steps uint64 // it rises while rows and bodies are parted
 }
 
 func (e *PreparingError) Error() string {
-	return fmt.Sprintf("%v: %d segments of rows are parted", ErrPreparing, e.Steps)
+	return fmt.Sprintf("%v: %d steps of parting are done", ErrPreparing, e.Steps)
 }
 func (e *PreparingError) Unwrap() error { return ErrPreparing }
 
@@ -130,13 +130,14 @@ func (p *Preparations) beginLocked(attempt uint32, of *Parent, bytes uint64) err
 			m.Pause() // may wait for a step of tiering
 		}
 		x.err = readAll(m.Machine, of.Cold)
+		if x.err == nil {
+			x.err = x.part(&p.stepping, of.By)
+		}
 		switch {
 		case errors.Is(x.err, errStored):
 			x.err = errors.Join(x.err, of.Save())
 		case IsDamage(x.err) || errors.Is(x.err, spill.ErrLost):
 			m.Damage.Note(x.err)
-		case x.err == nil:
-			x.err = x.part(&p.stepping, of.By)
 		}
 		close(x.done)
 	})
@@ -197,8 +198,8 @@ func (p *Preparations) Close() {
 	p.Wait()
 }
 
-// part parts the rows in memory. Once the preparation has ended, the rows stay half parted. If the rows cannot be
-// parted, Split copies them. If the shard has split, nothing is left to do.
+// part parts the bodies, and reads those on disk, and the rows in memory. Once the preparation has ended, they stay half parted. If
+// the rows cannot be parted, Split copies them. If the shard has split, nothing is left to do.
 func (x *preparation) part(stepping *sync.Mutex, by raftfsm.Partition) error {
 	for {
 		more, err := x.step(stepping, by)
@@ -260,7 +261,7 @@ func (x *preparation) movers() (all []mover) {
 // but a replay of Split from such a snapshot would need them. Each new snapshot replaces the oldest stored one.
 var errStored = errors.New("damaged cold rows of a stored snapshot are replaced by a new snapshot")
 
-// readAll reads all data of a replica that is on disk.
+// readAll reads all data of a replica that is on disk, except bodies, which part reads.
 func readAll(m raftfsm.Machine, rows *cold.Group) error {
 	if rows != nil {
 		for _, generation := range rows.Numbers() {
@@ -276,17 +277,6 @@ func readAll(m raftfsm.Machine, rows *cold.Group) error {
 	if sets := m.Members(); sets != nil {
 		if err := sets.Verify(); err != nil {
 			return fmt.Errorf("cannot read members: %w", err)
-		}
-	}
-	bodies := m.Bodies()
-	if bodies == nil {
-		return nil
-	}
-	view := bodies.Current().Capture()
-	defer view.Close()
-	for view.More() {
-		if _, _, err := view.Next(); err != nil {
-			return fmt.Errorf("cannot read bodies: %w", err)
 		}
 	}
 	return nil
