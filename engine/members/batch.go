@@ -1,7 +1,6 @@
 package members
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -109,7 +108,7 @@ func (g *Group) Begin(applied State, index uint64, entryTime int64) (*Batch, err
 
 // outcome reads the outcome of an entry.
 func (g *Group) outcome(index uint64) (o outcome, found bool, err error) {
-	o, found, err = readOutcome(g.store.present(), g.at, index)
+	o, found, err = readOutcome(g.store.present(), g.log, index)
 	return o, found, errors.Join(err, g.usable())
 }
 
@@ -152,11 +151,6 @@ func (b *Batch) Read() error {
 		at.is = at.was
 	}
 	return damaged(errors.Join(err, l.it.Close(), b.group.usable()))
-}
-
-// compare orders pairs like their keys.
-func (p Pair) compare(o Pair) int {
-	return cmp.Or(cmp.Compare(p.Row, o.Row), cmp.Compare(p.Column, o.Column), cmp.Compare(p.Member, o.Member))
 }
 
 // TouchRow reads the first pairs of a row for DeleteRow.

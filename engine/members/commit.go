@@ -6,8 +6,6 @@ import (
 	"maps"
 
 	"github.com/cockroachdb/pebble/v2"
-
-	"github.com/countd/countd/internal/scarce"
 )
 
 // Commit writes the entry's changes to the store, and returns the state after the entry. If it
@@ -21,6 +19,10 @@ func (b *Batch) Commit() (State, error) {
 		return State{}, err
 	}
 	defer done()
+	b.group.store.writes.RLock()
+	defer b.group.store.writes.RUnlock()
+	b.group.stepping.Lock() // no step of a Parting until the changes are on disk
+	defer b.group.stepping.Unlock()
 	w := write{Batch: b, to: b.group.store.db.NewBatch(), at: b.group.at, after: b.before}
 	defer w.to.Close()
 	if err = w.fill(); err == nil && (!w.to.Empty() || len(b.outcome.judged) > 0) {
@@ -63,13 +65,9 @@ func (w *write) fill() (err error) {
 	return err
 }
 
-func (w *write) clear() (err error) {
+func (w *write) clear() error {
 	w.after.Digest, w.after.Pairs = 0, 0
-	for _, kind := range [...]byte{keyMember, keyTime, keyOf, keyDead} {
-		from := w.at.kind(kind)
-		err = errors.Join(err, w.to.DeleteRange(from, scarce.PrefixEnd(from), nil))
-	}
-	return err
+	return errors.Join(w.at.removePairs(w.to), w.group.endParting(w.to))
 }
 
 // pair adds the changes of one pair on disk to the batch.
@@ -86,27 +84,15 @@ func (w *write) pair(p Pair, at *pair) error {
 			return err
 		}
 	}
-	w.after.Digest += hash(p, is)
-	w.after.Pairs++
-	return put(w.to, w.at, placement{p, is})
+	added := placement{p, is}
+	w.after.Add(p, is)
+	return errors.Join(w.at.putPair(w.to, added), w.group.parting.put(w.to, added))
 }
 
-// put adds a pair to a batch, in all three orders.
-func put(to *pebble.Batch, at prefix, p placement) error {
-	key := at.member(p.Pair, p.at)
-	list := at.byTime(keyTime, p.Row, p.Column, Entry{p.Member, p.at})
-	of := at.byTime(keyOf, p.Member, p.Column, Entry{p.Row, p.at})
-	return errors.Join(to.Set(key[:], nil, nil), to.Set(list[:], nil, nil), to.Set(of[:], nil, nil))
-}
-
-// remove removes a pair from all three orders.
+// remove removes a pair.
 func (w *write) remove(p placement) error {
-	w.after.Digest -= hash(p.Pair, p.at)
-	w.after.Pairs--
-	key := w.at.member(p.Pair, p.at)
-	list := w.at.byTime(keyTime, p.Row, p.Column, Entry{p.Member, p.at})
-	of := w.at.byTime(keyOf, p.Member, p.Column, Entry{p.Row, p.at})
-	return errors.Join(w.to.Delete(key[:], nil), w.to.Delete(list[:], nil), w.to.Delete(of[:], nil))
+	w.after.remove(p)
+	return errors.Join(w.at.removePair(w.to, p), w.group.parting.remove(w.to, p))
 }
 
 // removeAll removes pairs. It skips pairs that the entry itself touches: the method pair handles
@@ -164,17 +150,15 @@ func (w *write) commit() error {
 	w.after.Index, w.after.Stamp = w.index, w.stamp
 	w.outcome.previous, w.outcome.after = w.before.Index, w.after
 	g := w.group
-	g.store.writes.RLock()
-	defer g.store.writes.RUnlock()
 	g.reading.RLock()
-	broken, split := g.broken, g.split
+	broken, state := g.broken, g.stateOnDisk(w.after)
 	g.reading.RUnlock()
 	if broken != nil {
 		return nil // Discard gave the group up after Begin; the next Begin fails
 	}
 	err := errors.Join(
-		w.to.Set(full(w.at.number(keyOutcome, w.index)), w.outcome.appendTo(nil), nil),
-		w.at.setState(w.to, w.after, split),
+		w.to.Set(full(g.log.number(keyOutcome, w.index)), w.outcome.appendTo(nil), nil),
+		state.set(w.to, g.number),
 	)
 	if len(w.died) > 0 { // before the batch, so that no reader finds only some of a row's pairs
 		g.reading.Lock()

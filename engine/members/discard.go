@@ -71,7 +71,7 @@ func (s *Store) Discard() {
 // caller has called Use.
 func (s *Store) discardFor(g *Group) {
 	s.discard(g, func(f *damagedFile) bool {
-		concerned := f.mayHold(g.number)
+		concerned := s.mayHold(f.Bounds.Start, f.Bounds.End.Key, g.number)
 		if concerned {
 			f.loaded[g.number] = true
 		}
@@ -109,6 +109,9 @@ func (s *Store) discardFile(f *damagedFile, loading *Group) error {
 	if err != nil {
 		return err
 	}
+	if err := s.endPartings(span); err != nil {
+		return err
+	}
 	r, err := s.rewrite(span, loading)
 	if err != nil {
 		return err
@@ -138,6 +141,21 @@ func (s *Store) discardFile(f *damagedFile, loading *Group) error {
 	}
 	s.cfg.Logger.Info("a damaged file of members was removed", "file", f.Path, "kept_keys", r.keys, "groups_given_up", len(r.lost))
 	return nil
+}
+
+// endPartings ends the Partings of the groups that may have keys in a span. The caller has locked writes.
+func (s *Store) endPartings(span pebble.KeyRange) error {
+	batch := s.db.NewBatch()
+	defer batch.Close()
+	var errs []error
+	for _, g := range s.groups() {
+		if s.mayHold(span.Start, span.End, g.number) {
+			g.stepping.Lock()
+			errs = append(errs, g.endParting(batch))
+			g.stepping.Unlock()
+		}
+	}
+	return errors.Join(append(errs, batch.Commit(pebble.NoSync))...)
 }
 
 func (s *Store) excise(r *rewriting, span pebble.KeyRange) error {

@@ -14,6 +14,8 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"pgregory.net/rapid"
+
+	"github.com/countd/countd/internal/scarce"
 )
 
 // The test damages the files of a store at random. It compares the store with a map, and with
@@ -26,7 +28,7 @@ import (
 //  3. If there is only one damaged file, each group whose sets were readable before the removal of
 //     the file has readable sets afterwards. With more damaged files, the removal of one may
 //     uncover damage in the next. A group gives up unreadable sets only if a Load began since the
-//     store was opened. Until then, the removal keeps each staged key that could be read.
+//     store was opened. Until then, the removal keeps each pair of a part that could be read.
 //  4. A view that is read to its end suffices to build a replica, whatever happened meanwhile.
 //  5. Nothing is refused before there is damage.
 //  6. Once the unreadable groups are loaded from their other replicas, no call returns ErrDamaged
@@ -99,6 +101,7 @@ type damageGroup struct {
 
 	load   *Load // the running Load, nil if there is none
 	begun  bool  // a Load began since the store was opened
+	lost   bool  // its sets were removed, perhaps with the part that it had adopted
 	blocks [][]byte
 	found  State  // state of the sets that load loads
 	loaded stored // the snapshot that contains these sets
@@ -207,26 +210,28 @@ func (d *damageModel) restart(t *rapid.T, crash, damage bool) {
 	}
 }
 
-// stagedFiles returns the names of the files that may have staged keys.
+// stagedFiles returns the names of the files that may have records or parts.
 func (d *damageModel) stagedFiles() (names []string) {
-	levels, err := d.store.db.SSTables(pebble.WithKeyRangeFilter([]byte{keyStaged}, []byte{keyStaged + 1}))
-	for _, file := range slices.Concat(levels...) {
-		names = append(names, file.BackingSSTNum.String()+".sst")
-	}
-	if err != nil {
-		return nil
+	for _, from := range [][]byte{{keyRecord}, groupPrefix(keyMember, homesGroup), groupPrefix(keyTime, homesGroup), groupPrefix(keyDead, homesGroup)} {
+		levels, err := d.store.db.SSTables(pebble.WithKeyRangeFilter(from, scarce.PrefixEnd(from)))
+		for _, file := range slices.Concat(levels...) {
+			names = append(names, file.BackingSSTNum.String()+".sst")
+		}
+		if err != nil {
+			return nil
+		}
 	}
 	return names
 }
 
-// damage flips a random bit of a file, in half of the cases of one that may have staged keys.
+// damage flips a random bit of a file, in half of the cases of one that may have records or parts.
 func (d *damageModel) damage(t *rapid.T, staged []string) {
 	names, err := d.fs.List("members")
 	if err != nil {
 		t.Fatal(err)
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasSuffix(name, ".sst") })
-	if rapid.Bool().Draw(t, "of staged keys") && len(staged) > 0 {
+	if rapid.Bool().Draw(t, "of parts") && len(staged) > 0 {
 		names = slices.DeleteFunc(names, func(name string) bool { return !slices.Contains(staged, name) })
 	}
 	slices.Sort(names)
@@ -379,26 +384,44 @@ func (d *damageModel) keeps(t *rapid.T, except *damageGroup, step func()) {
 	if parent := d.groups[modelParent]; parent != except && parent.group != nil && parent.group.usable() == nil {
 		after := d.stagedKeys()
 		for key, err := range staged {
-			if err == nil && errors.Is(after[key], pebble.ErrNotFound) {
-				t.Fatalf("the staged key % x was removed", key)
+			if now, is := after[key]; err == nil && is && errors.Is(now, pebble.ErrNotFound) {
+				t.Fatalf("the pair %+v of home %d was removed", key.Pair, key.home)
 			}
 		}
 	}
 }
 
-// stagedKeys returns for each pair of a part the error of a read of its staged key.
-func (d *damageModel) stagedKeys() map[[keyBytes]byte]error {
-	errs, parent := map[[keyBytes]byte]error{}, d.groups[modelParent]
+// stagedPair is a pair in the home of a part that nobody has adopted yet.
+type stagedPair struct {
+	Pair
+	home uint32
+}
+
+// stagedKeys returns for each pair of a part the error of its lookup.
+func (d *damageModel) stagedKeys() map[stagedPair]error {
+	errs, parent := map[stagedPair]error{}, d.groups[modelParent]
 	if d.split == nil || parent.group == nil {
 		return errs
 	}
-	for part := 1; part < modelParts; part++ {
-		for p := range d.split.parts[part] {
-			key := prefix{modelParent, parent.group.Generation()}.staged(part, keyMember, p)
-			_, closer, err := d.store.present().Get(key[:])
-			if errs[key] = err; err == nil {
-				_ = closer.Close()
+	records, err := readRecords(d.store.present(), parent.group.log)
+	if err != nil {
+		return errs
+	}
+	for _, r := range records {
+		if r.part == 0 {
+			continue
+		}
+		for p := range d.split.parts[r.part] {
+			first := home(r.home).kind(keyMember)
+			it, err := d.store.iterate(first, scarce.PrefixEnd(first), false)
+			if err == nil {
+				var at Stamp
+				if at, err = (lookup{it, home(r.home)}).stamp(p); err == nil && at == 0 {
+					err = pebble.ErrNotFound
+				}
+				_ = it.Close()
 			}
+			errs[stagedPair{p, r.home}] = err
 		}
 	}
 	return errs
@@ -474,7 +497,7 @@ func (d *damageModel) apply(t *rapid.T, g *damageGroup, to int) {
 			apply()
 		}
 		g.busy = false
-		if errors.Is(err, ErrNotStaged) && !d.staged() {
+		if errors.Is(err, ErrNotStaged) && (g.lost || !d.staged()) {
 			return
 		}
 		if g.stuck = d.refused(t, err); g.stuck {
@@ -655,6 +678,7 @@ func (d *damageModel) endLoad(t *rapid.T, g *damageGroup) {
 		}
 	}
 	load, before := g.load, g.state.index
+	g.lost = true
 	if err := load.Switch(g.found); err != nil {
 		t.Fatal(err)
 	}
@@ -719,8 +743,8 @@ func (d *damageModel) replicate(t *rapid.T, g *damageGroup, s State) {
 			t.Fatalf("a replica made of a view is at %+v after entry %d, want %+v", at, i+1, g.log[i].after)
 		}
 	}
-	if errors.Is(err, ErrNotStaged) && d.groups[modelParent].peerSaved.index >= int(d.split.index) {
-		err = nil // the other replica of the parent needs its staged parts no more
+	if errors.Is(err, ErrNotStaged) {
+		err = nil // the other replica has adopted the part
 	}
 	if err == nil {
 		err = replica.Verify()
@@ -742,7 +766,7 @@ func (d *damageModel) scrub(t *rapid.T, g *damageGroup) {
 func (d *damageModel) reset(t *rapid.T, g *damageGroup) {
 	before := g.state.index
 	g.load = nil
-	g.begun = true
+	g.begun, g.lost = true, true
 	d.keeps(t, g, func() {
 		if err := g.group.Reset(); err != nil {
 			t.Fatal(err)
@@ -762,6 +786,7 @@ func (d *damageModel) drop(t *rapid.T, g *damageGroup) {
 	}
 	g.group.Close()
 	g.group, g.view, g.load, g.begun = nil, nil, nil, false
+	g.lost = true
 	if err := d.store.Drop(g.number); err != nil {
 		t.Fatal(err)
 	}

@@ -150,7 +150,7 @@ func TestLeftGenerations(t *testing.T) {
 	}
 	batch := d.store.db.NewBatch()
 	for _, generation := range []uint32{0, 2, 1 << 31} {
-		if err := put(batch, prefix{1, generation}, placement{Pair{Row: 1}, 1}); err != nil {
+		if err := (prefix{1, generation}).putPair(batch, placement{Pair{Row: 1}, 1}); err != nil {
 			t.Fatal(err)
 		}
 	}

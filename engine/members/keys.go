@@ -2,8 +2,11 @@ package members
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"math"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -22,11 +25,13 @@ import (
 //	'o' | group (4) | generation (4) | index (8)     outcome of an entry, see outcome.go
 //	's' | group (4)                                  → see groupState
 //
-// A Split (split.go) stages the pairs and deleted rows of all parts but the first. These keys have
-// the group and the generation of the shard that was split.
+// After a Split, the pairs and deleted rows of a part are in a home (home.go): their keys have the
+// number homesGroup in place of a group, and the number of the home in place of a generation. The
+// records of a Split name the homes of its parts:
 //
-//	'x' | group | generation | part (4) | 'd' | row (8)                                    → stamp (6) up to which its pairs are gone
-//	'x' | group | generation | part (4) | 'm' | row (8) | column (1) | member (8)          → stamp (6)
+//	'x' | group | generation | index of the Split (8) | part (4)    → home (4)
+//
+// The record of part 0 names the home of the sets before the Split instead, or 0.
 const (
 	keyMember  = 'm'
 	keyTime    = 't'
@@ -34,14 +39,17 @@ const (
 	keyDead    = 'd'
 	keyOutcome = 'o'
 	keyState   = 's'
-	keyStaged  = 'x'
+	keyRecord  = 'x'
 )
 
 // kinds are all kinds of keys, ascending.
-var kinds = [...]byte{keyDead, keyMember, keyOutcome, keyOf, keyState, keyTime, keyStaged}
+var kinds = [...]byte{keyDead, keyMember, keyOutcome, keyOf, keyState, keyTime, keyRecord}
 
-// generationKinds are the kinds of keys that have a generation.
-var generationKinds = [...]byte{keyMember, keyTime, keyOf, keyDead, keyOutcome, keyStaged}
+// generationKinds are the kinds of keys that have a generation. Records are last.
+var generationKinds = [...]byte{keyMember, keyTime, keyOf, keyDead, keyOutcome, keyRecord}
+
+// pairKinds are the kinds of keys that a home has.
+var pairKinds = [...]byte{keyMember, keyTime, keyOf, keyDead}
 
 const (
 	groupPrefixBytes = 5
@@ -49,7 +57,6 @@ const (
 	listBytes        = prefixBytes + 8 + 1  // up to and including the column
 	pairBytesOfKey   = listBytes + 8        // up to and including the member
 	keyBytes         = listBytes + 8 + stampBytes
-	stagedBytes      = keyBytes - prefixBytes // of a key of keyStaged, behind the generation
 )
 
 // comparer orders keys by their bytes. It also defines the prefixes for Pebble's filters: the
@@ -85,10 +92,57 @@ type Pair struct {
 	Column uint8
 }
 
+// compare orders pairs like their keys.
+func (p Pair) compare(o Pair) int {
+	return cmp.Or(cmp.Compare(p.Row, o.Row), cmp.Compare(p.Column, o.Column), cmp.Compare(p.Member, o.Member))
+}
+
 // placement is a pair on disk, with its stamp.
 type placement struct {
 	Pair
 	at Stamp
+}
+
+// homesGroup stands in the keys of homes in place of a group. No group has this number.
+const homesGroup = math.MaxUint32
+
+func home(number uint32) prefix { return prefix{homesGroup, number} }
+
+// homeOr returns the prefix of a home, or other if number is 0.
+func homeOr(number uint32, other prefix) prefix {
+	if number == 0 {
+		return other
+	}
+	return home(number)
+}
+
+// home returns the number of a home, or 0 for another prefix.
+func (at prefix) home() uint32 {
+	if at.group != homesGroup {
+		return 0
+	}
+	return at.generation
+}
+
+// removePairs removes all pairs and deleted rows under a prefix, in a batch.
+func (at prefix) removePairs(batch *pebble.Batch) error { return at.removeKinds(batch, pairKinds[:]) }
+
+// removeAll removes all keys of a generation in a batch. Without records, it does not remove records, because a range deletion
+// would widen the next file to the records of other groups.
+func (at prefix) removeAll(batch *pebble.Batch, records bool) error {
+	kinds := generationKinds[:]
+	if !records {
+		kinds = kinds[:len(kinds)-1]
+	}
+	return at.removeKinds(batch, kinds)
+}
+
+func (at prefix) removeKinds(batch *pebble.Batch, kinds []byte) (err error) {
+	for _, kind := range kinds {
+		from := at.kind(kind)
+		err = errors.Join(err, batch.DeleteRange(from, scarce.PrefixEnd(from), nil))
+	}
+	return err
 }
 
 func groupPrefix(kind byte, group uint32) []byte {

@@ -212,6 +212,16 @@ func (k *knownPairs) forgetLocked() {
 	k.damaged, k.lacks = false, false
 }
 
+// refill stops the filling of a filter. The pairs on disk are fewer now.
+func (k *knownPairs) refill() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.filling != nil {
+		k.filling.release()
+		k.filling = nil
+	}
+}
+
 // addLocked adds a pair that is about to be written.
 func (k *knownPairs) addLocked(p Pair) {
 	if f := k.now.Load(); f != nil {

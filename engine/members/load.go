@@ -1,14 +1,11 @@
 package members
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
-
-	"github.com/countd/countd/internal/scarce"
 )
 
 // Load replaces the sets of a group by those of another replica, which it receives block by block.
@@ -19,7 +16,6 @@ type Load struct {
 	state State // state of the loaded pairs: only Digest and Pairs are set
 	last  Pair
 	dead  map[uint64]Stamp
-	split uint64 // index of the Split whose parts are loaded as staged; 0 if none are
 }
 
 // Load begins a Load. The caller ends it with Switch, or abandons it; the next Load removes the
@@ -44,7 +40,7 @@ func (g *Group) load() (*Load, error) {
 			return nil, fmt.Errorf("cannot write members: %w", err)
 		}
 	}
-	l := &Load{group: g, at: prefix{g.number, g.at.generation + 1}, dead: map[uint64]Stamp{}}
+	l := &Load{group: g, at: prefix{g.number, g.log.generation + 1}, dead: map[uint64]Stamp{}}
 	return l, l.removeAll(l.at)
 }
 
@@ -71,15 +67,22 @@ func (g *Group) Reset() error {
 func (l *Load) removeAll(at prefix) error {
 	batch := l.group.store.db.NewBatch()
 	defer batch.Close()
-	var errs []error
-	for _, kind := range generationKinds {
-		if kind == keyStaged && !l.group.stages.Load() {
-			continue // a range deletion would widen the next file to the staged keys of other groups
-		}
-		from := at.kind(kind)
-		errs = append(errs, batch.DeleteRange(from, scarce.PrefixEnd(from), nil))
+	if err := errors.Join(at.removeAll(batch, l.group.recorded.Load()), l.group.store.commit(batch, pebble.NoSync)); err != nil {
+		return fmt.Errorf("cannot remove members: %w", err)
 	}
-	if err := errors.Join(append(errs, l.group.store.commit(batch, pebble.NoSync))...); err != nil {
+	return nil
+}
+
+// removeHomes removes all homes of the group, whose sets are in none.
+func (g *Group) removeHomes() error {
+	s := g.store
+	s.writes.RLock()
+	defer s.writes.RUnlock()
+	s.naming.Lock()
+	defer s.naming.Unlock()
+	batch := s.db.NewBatch()
+	defer batch.Close()
+	if err := errors.Join(s.homes.leave(batch, s.homes.of(g.number)...), batch.Commit(pebble.NoSync)); err != nil {
 		return fmt.Errorf("cannot remove members: %w", err)
 	}
 	return nil
@@ -100,8 +103,6 @@ func (l *Load) Block(block []byte) error {
 			return l.deadRows(batch, block)
 		case len(block) > 0 && block[0] == blockOutcomes:
 			return l.outcomes(batch, block[1:])
-		case len(block) > 0 && block[0] == blockStaged:
-			return l.staged(batch, block[1:])
 		}
 		return fmt.Errorf("%w: a block of %d bytes", ErrDamaged, len(block))
 	})
@@ -127,7 +128,7 @@ func (l *Load) pair(batch *pebble.Batch, p placement) error {
 	}
 	l.last = p.Pair
 	l.state.Add(p.Pair, p.at)
-	return put(batch, l.at, p)
+	return l.at.putPair(batch, p)
 }
 
 func (l *Load) deadRows(batch *pebble.Batch, block []byte) error {
@@ -161,35 +162,6 @@ func (l *Load) outcomes(batch *pebble.Batch, b []byte) error {
 	return nil
 }
 
-// staged adds the staged parts of a block to the loaded sets.
-func (l *Load) staged(batch *pebble.Batch, b []byte) error {
-	l.group.stages.Store(true)
-	for len(b) > stagedBytes && len(b) > stagedBytes+int(b[stagedBytes]) {
-		key, value := append(l.at.kind(keyStaged), b[:stagedBytes]...), b[stagedBytes+1:][:b[stagedBytes]]
-		b = b[stagedBytes+1+len(value):]
-		var err error
-		if bytes.Equal(key, full(l.at.kind(keyStaged))) {
-			l.split, err = parseSplit(value)
-		} else if _, err = parseStaged(key, value); err == nil {
-			err = batch.Set(key, value, nil)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if len(b) > 0 {
-		return fmt.Errorf("%w: %d bytes behind staged members", ErrDamaged, len(b))
-	}
-	return nil
-}
-
-func parseSplit(value []byte) (index uint64, err error) {
-	if len(value) != 8 {
-		return 0, fmt.Errorf("%w: an index of %d bytes", ErrDamaged, len(value))
-	}
-	return binary.BigEndian.Uint64(value), nil
-}
-
 // Check returns an ErrDamaged unless the loaded pairs have the number and the digest of state s.
 func (l *Load) Check(s State) error { return l.state.check(s) }
 
@@ -212,17 +184,18 @@ func (l *Load) switchTo(s State) error {
 	g := l.group
 	batch := g.store.db.NewBatch()
 	defer batch.Close()
-	if err := l.at.setState(batch, s, l.split); err != nil {
+	now := groupState{generation: l.at.generation, state: s}
+	if err := now.set(batch, g.number); err != nil {
 		return err
 	}
-	earlier := g.at
+	earlier := g.log
 	if err := l.replace(batch); err != nil {
 		return fmt.Errorf("cannot write members: %w", err)
 	}
 	if g.setState(s); s.Pairs > 0 {
 		g.wantFilter()
 	}
-	return l.removeAll(earlier)
+	return errors.Join(l.removeAll(earlier), g.removeHomes())
 }
 
 // replace commits a batch that contains the state of the loaded sets, and makes the group use these
@@ -232,12 +205,14 @@ func (l *Load) replace(batch *pebble.Batch) error {
 	g := l.group
 	g.store.writes.RLock()
 	defer g.store.writes.RUnlock()
-	if err := batch.Commit(pebble.Sync); err != nil {
+	g.stepping.Lock()
+	defer g.stepping.Unlock()
+	if err := errors.Join(g.endParting(batch), batch.Commit(pebble.Sync)); err != nil {
 		return err
 	}
 	g.reading.Lock()
 	defer g.reading.Unlock() // after this, no reader reads the old sets
-	g.at, g.dead, g.split, g.broken = l.at, l.dead, l.split, nil
+	g.log, g.at, g.own, g.dead, g.split, g.broken = l.at, l.at, true, l.dead, 0, nil
 	g.known.forget()
 	g.loading.Store(false)
 	return nil

@@ -48,6 +48,11 @@ type modelSplit struct {
 	parts [modelParts]map[Pair]Stamp // sets of the parts
 }
 
+// modelPartition is the Partition of a Split. other makes another value of it, for another Parting.
+type modelPartition struct{ other bool }
+
+func (modelPartition) Of(row uint64) int { return modelPart(row) }
+
 // modelParts is the number of parts of a Split. The group with number i adopts part i.
 const modelParts = 3
 
@@ -132,7 +137,7 @@ func give(g *Group, at State, index uint64, e *entry, hooks ...func()) (judged [
 	return judged, after, err
 }
 
-// grow applies an entry that splits the sets or adopts a part. It calls hooks while Split reads.
+// grow applies an entry that splits the sets or adopts a part. It calls hooks while the sets are being parted.
 func grow(g *Group, at State, index uint64, e *entry, hooks []func()) (after State, err error) {
 	if e.part > 0 {
 		if after, err = g.AdoptPart(modelParent, e.split.index, e.part, index); err == nil && (after.Index != index || after.Stamp != e.split.after.Stamp) {
@@ -140,15 +145,13 @@ func grow(g *Group, at State, index uint64, e *entry, hooks []func()) (after Sta
 		}
 		return after, err
 	}
-	rows := 0
-	states, err := g.Split(at, index, modelParts, func(row uint64) int {
-		if rows++; rows == 5 {
-			for _, fn := range hooks {
-				fn()
-			}
+	if p, err := g.Part(modelPartition{}, modelParts); err == nil && len(hooks) > 0 {
+		for _, fn := range hooks {
+			_, _ = p.Step() // Split repeats it if it fails
+			fn()
 		}
-		return modelPart(row)
-	})
+	}
+	states, err := g.Split(at, index, modelParts, modelPartition{})
 	if err != nil {
 		return at, err
 	}

@@ -62,6 +62,16 @@ func (o *outcome) parts() ([]State, error) {
 	return states, nil
 }
 
+// before returns the state before a Split with this outcome, which has made the given parts.
+func (o *outcome) before(parts []State) State {
+	s := State{Index: o.previous, Stamp: o.after.Stamp}
+	for _, part := range parts {
+		s.Digest += part.Digest
+		s.Pairs += part.Pairs
+	}
+	return s
+}
+
 // readOutcome returns the outcome of an entry, or false if it has none.
 func readOutcome(from reader, at prefix, index uint64) (o outcome, found bool, err error) {
 	value, closer, err := from.Get(full(at.number(keyOutcome, index)))

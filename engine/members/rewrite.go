@@ -28,8 +28,44 @@ const rewrittenName = "rewritten.tmp"
 type holder struct {
 	number      uint32
 	generations []uint32 // generations in use: that of the group, and that of a running Load
-	stages      bool     // they may have staged keys
+	recorded    bool     // the group may have records
+	own         bool     // there may be pairs in use under the first generation: see Group
 	group       *Group   // nil if the group was not opened
+}
+
+// place is a prefix in use.
+type place struct {
+	prefix
+	of holder
+}
+
+// places returns the prefixes under which holders have keys of a kind in use, ascending. Of a group that is to be given
+// up, only the keys of a running Load stay, because Switch does not load them again.
+func (r *rewriting) places(kind byte, holders []holder) (all []place) {
+	for _, h := range holders {
+		homes := r.store.homes.of(h.number)
+		switch {
+		case kind == keyRecord && !h.recorded:
+			continue
+		case r.lost[h.number] != nil && !h.group.loading.Load():
+			continue
+		case r.lost[h.number] != nil:
+			h.generations, homes = h.generations[1:], nil
+		}
+		pairs := slices.Contains(pairKinds[:], kind)
+		for i, n := range h.generations {
+			if !pairs || h.own || i > 0 || r.lost[h.number] != nil {
+				all = append(all, place{prefix{h.number, n}, h})
+			}
+		}
+		for _, n := range homes {
+			if pairs {
+				all = append(all, place{home(n), h})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b place) int { return bytes.Compare(a.kind(kind), b.kind(kind)) })
+	return all
 }
 
 // holders returns the groups that may have keys in use, ascending. For groups that were not opened
@@ -39,17 +75,24 @@ func (s *Store) holders() ([]holder, error) {
 	err := each(s.present(), []byte{keyState}, func(key, value []byte) (bool, error) {
 		h := holder{number: binary.BigEndian.Uint32(key[1:])}
 		if len(value) >= 4 { // shorter if the group was given up
-			h.generations, h.stages = []uint32{binary.BigEndian.Uint32(value)}, len(value) > 4+stateBytes
+			h.generations, h.recorded = []uint32{binary.BigEndian.Uint32(value)}, len(value) > 4+stateBytes
+			found, err := parseGroupState(value)
+			h.own = err != nil || found.ownPairs()
 		}
 		byNumber[h.number] = h
 		return true, nil
 	})
 	for _, g := range s.groups() {
-		h := holder{number: g.number, generations: []uint32{g.Generation()}, stages: g.stages.Load(), group: g}
+		g.reading.RLock()
+		h := holder{number: g.number, generations: []uint32{g.log.generation}, recorded: g.recorded.Load(), own: g.own, group: g}
+		g.reading.RUnlock()
 		if g.loading.Load() { // the Load's generation; without a running Load, nobody reads that generation
 			h.generations = append(h.generations, h.generations[0]+1)
 		}
 		byNumber[g.number] = h
+	}
+	if err == nil && !s.homes.known() {
+		err = fmt.Errorf("%w: it is unknown which sets are in use", ErrDamaged)
 	}
 	if err != nil && s.allOpened() {
 		err = nil // all groups are open, so their states on disk are not needed
@@ -80,7 +123,7 @@ func (r *rewriting) replaceable(g *Group) bool {
 	defer s.mu.Unlock()
 	loaded := false
 	for _, f := range s.mu.files {
-		if f.overlaps(r.span) && f.mayHold(g.number) {
+		if f.overlaps(r.span) && s.mayHold(f.Bounds.Start, f.Bounds.End.Key, g.number) {
 			if loaded = f.loaded[g.number]; !loaded {
 				return false
 			}
@@ -130,44 +173,42 @@ func (s *Store) rewrite(span pebble.KeyRange, loading *Group) (*rewriting, error
 // all copies all keys in use, in ascending order.
 func (r *rewriting) all(holders []holder) error {
 	for _, kind := range kinds {
-		for _, h := range holders {
-			err := r.holder(kind, h)
-			switch {
-			case errors.Is(err, ErrDamaged) && r.to == nil && r.replaceable(h.group):
-				r.lost[h.number] = h.group
-			case err != nil:
-				return fmt.Errorf("group %d: %w", h.number, err)
+		if kind == keyState {
+			for _, h := range holders {
+				if err := r.failed(h, r.state(h)); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		for _, at := range r.places(kind, holders) {
+			if err := r.failed(at.of, r.place(kind, at)); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
 }
 
-// holder copies the keys of one kind of a group. If the group is to be given up, holder copies only
-// the keys of a running Load. These keys must stay, because Switch does not load them again.
-func (r *rewriting) holder(kind byte, h holder) error {
+// failed handles an error of a read of a group's keys. It returns nil if another replica has the sets of the group.
+func (r *rewriting) failed(of holder, err error) error {
 	switch {
-	case kind == keyState:
-		return r.state(h)
-	case kind == keyStaged && !h.stages:
-		return nil
+	case errors.Is(err, ErrDamaged) && r.to == nil && r.replaceable(of.group):
+		r.lost[of.number] = of.group
+	case err != nil:
+		return fmt.Errorf("group %d: %w", of.number, err)
 	}
-	if r.lost[h.number] != nil {
-		if !h.group.loading.Load() {
-			return nil
-		}
-		h.generations = h.generations[1:]
-	} else if h.group != nil && mayHold(r.span.Start, r.span.End, h.number) {
-		if err := h.group.usable(); err != nil {
+	return nil
+}
+
+// place copies the keys of one kind under a prefix.
+func (r *rewriting) place(kind byte, at place) error {
+	if g := at.of.group; g != nil && r.lost[g.number] == nil && r.store.mayHold(r.span.Start, r.span.End, g.number) {
+		if err := g.usable(); err != nil {
 			return err // it is unknown which of the group's generations is in use
 		}
 	}
-	for _, generation := range h.generations {
-		if err := r.prefix(prefix{h.number, generation}.kind(kind)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return r.prefix(at.kind(kind))
 }
 
 // state copies the state of a group; for a group in lost, it writes the mark. It uses Get instead

@@ -5,32 +5,32 @@ import (
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
-
-	"github.com/countd/countd/internal/scarce"
 )
 
-// A shard that grows splits into parts: see R7 of shard/GROWTH.md, and DESIGN.md. Split keeps the
-// first part in the group, and stages the other parts. AdoptPart copies a staged part to its own
-// group. Trim removes the staged parts.
+// A shard that grows splits into parts: see R7 of shard/GROWTH.md, and DESIGN.md. A Parting copies the
+// parts before. Split names the copies, and AdoptPart hands one over to another group.
 //
 // Invariants:
 //
-//   - One batch changes the group's sets, stages the parts, and stores the outcome of the entry. The
-//     outcome contains the states of the parts. The group's state names the Split.
-//   - While the outcome of the named Split exists, its parts are staged. One batch removes both.
+//   - One batch makes the group use the home of its part, stores the outcome of the entry, and a record for
+//     each other part and for the sets before the Split. The outcome contains the states of the parts.
+//     The group's state names the Split.
+//   - The sets before the Split stay as they are while their record exists.
+//   - The home of a part stays as it is while its record exists.
+//   - One batch removes the outcome and all records of a Split.
 
-// ErrNotStaged is returned by AdoptPart if this node has no staged parts of that Split. The parent has
-// not applied the entry here, keeps no snapshot from before the entry, has applied a later Split, or
-// was given up. The sets of the group itself are not damaged.
+// ErrNotStaged is returned by AdoptPart if this node has no home of that part. The parent has not applied the
+// entry here, keeps no snapshot from before the entry, or was given up, dropped or loaded, or another replica of
+// the part has adopted it. The sets of the group itself are not damaged.
 var ErrNotStaged = errors.New("the members of this part are not staged on this node")
 
 // Split splits the sets between parts at the entry with the given index, and returns the state of
-// each part. partOf returns the part of a row. The group keeps part 0. The states of the other parts
-// have the index 0 until AdoptPart. applied is the state after the last entry that the state machine
-// has applied. A replay returns the same states and changes nothing.
+// each part. The group keeps part 0. The states of the other parts have the index 0 until AdoptPart. applied is
+// the state after the last entry that the state machine has applied. Split takes the parts of a Parting by the
+// same Partition, and copies the pairs that are left. A replay returns the same states and changes nothing.
 //
 // After an ErrDamaged, Split has changed nothing. After another error, the caller must use the group no more.
-func (g *Group) Split(applied State, index uint64, parts int, partOf func(row uint64) int) ([]State, error) {
+func (g *Group) Split(applied State, index uint64, parts int, by Partition) ([]State, error) {
 	b, err := g.Begin(applied, index, 0)
 	if err != nil {
 		return nil, err
@@ -38,20 +38,12 @@ func (g *Group) Split(applied State, index uint64, parts int, partOf func(row ui
 	if b.replayed {
 		return g.splitBefore(&b.outcome, parts)
 	}
-	done, err := g.store.db.Use()
-	if err != nil {
-		return nil, err
+	for {
+		states, err := g.splitBy(b, parts, by)
+		if !errors.Is(err, ErrPartingEnded) { // somebody ends a Parting that Apply has not begun itself, or removes a damaged file
+			return states, err
+		}
 	}
-	defer done()
-	s := splitting{
-		write:  write{Batch: b, to: g.store.db.NewBatch(), at: g.at, after: applied},
-		partOf: partOf, states: make([]State, parts),
-	}
-	defer s.to.Close()
-	if err := s.fill(); err != nil {
-		return nil, err
-	}
-	return s.states, s.commit()
 }
 
 // SplitAfter reports whether the sets are those after a Split that the state machine has yet to
@@ -63,164 +55,170 @@ func (g *Group) SplitAfter(applied uint64) bool {
 	return g.split > applied
 }
 
-// splitBefore returns the states of the parts from the outcome of a Split that is replayed. If a
-// later Split has replaced the staged parts, AdoptPart will return ErrNotStaged.
+// splitBefore returns the states of the parts from the outcome of a Split that is replayed.
 func (g *Group) splitBefore(o *outcome, parts int) ([]State, error) {
-	g.reading.RLock()
-	staged := g.split
-	g.reading.RUnlock()
 	states, err := o.parts()
-	if err == nil && (len(states) != parts || staged < o.after.Index) {
-		err = fmt.Errorf("%w: of %d parts, %d were staged by entry %d, the last by entry %d", ErrDamaged, parts, len(states), o.after.Index, staged)
+	if err == nil && len(states) != parts {
+		err = fmt.Errorf("%w: of %d parts, entry %d has made %d", ErrDamaged, parts, o.after.Index, len(states))
 	}
 	return states, err
 }
 
-// splitting is a running Split.
-type splitting struct {
-	write
-	partOf func(row uint64) int
-	states []State
-}
-
-func (s *splitting) fill() error {
-	all := s.at.kind(keyStaged)
-	err := s.to.DeleteRange(all, scarce.PrefixEnd(all), nil)
-	for row, to := range s.group.dead {
-		if part := s.partOf(row); part > 0 {
-			key := s.at.staged(part, keyDead, Pair{Row: row})
-			err = errors.Join(err, s.unmark(row), s.to.Set(key[:], appendStamp(nil, to), nil))
-		}
+func (g *Group) splitBy(b *Batch, parts int, by Partition) (states []State, err error) {
+	p, err := g.Part(by, parts)
+	for more := true; more && err == nil; {
+		more, err = p.Step()
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	sum := State{}
-	err = each(s.group.store.present(), s.at.kind(keyMember), func(key, _ []byte) (bool, error) {
-		p, at, err := parsePair(key)
+	err = g.step(func(batch *pebble.Batch) error {
+		if g.parting != p.made {
+			return ErrPartingEnded
+		}
+		err := p.made.check(g.state)
 		if err != nil {
-			return false, err
+			return errors.Join(err, g.endParting(batch))
 		}
-		sum.Add(p, at)
-		part := s.partOf(p.Row)
-		s.states[part].Add(p, at)
-		if part == 0 {
-			return true, nil
-		}
-		staged := s.at.staged(part, keyMember, p)
-		return true, errors.Join(s.remove(placement{p, at}), s.to.Set(staged[:], appendStamp(nil, at), nil))
+		states, err = g.splitTo(b, p.made)
+		return err
 	})
-	if err == nil {
-		err = sum.check(s.before)
-	}
-	for i := range s.states {
-		s.states[i].Stamp = s.stamp // a part continues the stamps, so that its lists keep their order
-	}
-	return err
+	return states, err
 }
 
-// commit locks the group for its readers, and so for Trim, which may remove the parts of an earlier
-// Split meanwhile.
-func (s *splitting) commit() error {
-	s.after.Index = s.index
-	s.states[0] = s.after
-	s.outcome = outcome{previous: s.before.Index, after: s.after}
-	for _, part := range s.states[1:] {
-		s.outcome.judged = part.appendTo(s.outcome.judged)
-	}
-	g := s.group
-	g.store.writes.RLock()
-	defer g.store.writes.RUnlock()
+// splitTo makes the group use the home of its part. It locks the group for its readers, and so for Trim. The caller
+// holds writes and stepping.
+func (g *Group) splitTo(b *Batch, c *copies) ([]State, error) {
 	g.reading.Lock()
 	defer g.reading.Unlock()
 	if g.broken != nil {
-		return g.broken // Discard gave the group up after Begin
+		return nil, g.broken // Discard gave the group up after Begin
 	}
-	g.stages.Store(true)
-	err := errors.Join(
-		s.to.Set(full(s.at.number(keyOutcome, s.index)), s.outcome.appendTo(nil), nil),
-		s.at.setState(s.to, s.after, s.index),
-	)
-	if err = errors.Join(err, s.to.Commit(pebble.NoSync)); err != nil {
-		return fmt.Errorf("cannot write members: %w", err)
+	batch := g.store.db.NewBatch()
+	defer batch.Close()
+	o := outcome{previous: b.before.Index}
+	var errs []error
+	for i, n := range c.homes {
+		c.states[i].Stamp = b.stamp // a part continues the stamps, so that its lists keep their order
+		r := record{split: b.index, part: i, home: n}
+		if i == 0 {
+			r.home = g.at.home()
+			c.states[i].Index = b.index
+			o.after = c.states[i]
+		} else {
+			o.judged = c.states[i].appendTo(o.judged)
+		}
+		errs = append(errs, r.set(batch, g.log))
 	}
-	g.setState(s.after)
-	for _, row := range s.gone {
-		delete(g.dead, row)
+	own := map[uint64]Stamp{} // deleted rows of the group's part
+	for row, to := range g.dead {
+		part := c.by.Of(row)
+		errs = append(errs, batch.Set(full(home(c.homes[part]).number(keyDead, row)), appendStamp(nil, to), nil))
+		if part == 0 {
+			own[row] = to
+		}
 	}
-	g.split = s.index
-	return nil
+	now := groupState{generation: g.log.generation, state: o.after, split: b.index, home: c.homes[0]}
+	g.recorded.Store(true)
+	errs = append(errs, batch.Set(full(g.log.number(keyOutcome, b.index)), o.appendTo(nil), nil), now.set(batch, g.number))
+	if err := errors.Join(append(errs, batch.Commit(pebble.NoSync))...); err != nil {
+		return nil, fmt.Errorf("cannot write members: %w", err)
+	}
+	g.at, g.dead, g.split, g.parting = home(c.homes[0]), own, b.index, nil
+	g.setState(o.after)
+	g.known.refill() // the filter has the pairs of all parts, and so those of this one
+	g.wantFilter()
+	return c.states, nil
 }
 
-// AdoptPart durably replaces the sets of this group by a part that another group of the store has
-// staged. split is the index of that group's Split, and index that of this group's entry. AdoptPart
-// returns the state after the entry. After an ErrNotStaged or an ErrDamaged, it has replaced nothing.
-// Then the parent is damaged, not this group, and AdoptPart makes the parent a suspect.
+// AdoptPart replaces the sets of this group by a part that another group of the store has split off. split is the
+// index of that group's Split, and index that of this group's entry. AdoptPart returns the state after
+// the entry. A replay changes nothing. After an ErrNotStaged or an ErrDamaged, it has replaced nothing.
+// If the parent is damaged, AdoptPart makes it a suspect.
 func (g *Group) AdoptPart(parent uint32, split uint64, part int, index uint64) (s State, err error) {
 	done, err := g.store.db.Use()
 	if err != nil {
 		return s, err
 	}
 	defer done()
-	defer func() {
+	if g.usable() == nil && g.state.Index >= index {
+		if o, found, err := g.outcome(index); err != nil || found {
+			return o.after, err
+		}
+	}
+	g.loading.Store(false) // nobody needs an earlier Load any more
+	g.store.discardFor(g)
+	g.store.writes.RLock()
+	defer g.store.writes.RUnlock()
+	g.store.naming.Lock()
+	defer g.store.naming.Unlock()
+	key, r, s, err := g.store.partOf(parent, split, part)
+	if err != nil {
 		if errors.Is(err, ErrDamaged) {
 			g.store.suspect(parent)
 		}
-	}()
-	it, states, err := g.store.openPart(parent, split)
-	if err != nil {
 		return s, err
 	}
-	defer it.Close()
-	if part < 1 || part >= len(states) {
-		return s, fmt.Errorf("%w: part %d of %d", ErrDamaged, part, len(states))
-	}
-	l, err := g.load()
-	if err != nil {
-		return s, err
-	}
-	if err := l.adopt(it, part); err != nil {
-		return s, err
-	}
-	s = states[part]
 	s.Index = index
-	return s, l.switchTo(s)
+	return s, g.adopt(key, r, s)
 }
 
-// openPart is like View.openStaged, but returns an ErrNotStaged unless the group has staged the parts of the
-// given Split. The iterator has all of them, whatever is removed meanwhile.
-func (s *Store) openPart(group uint32, split uint64) (*pebble.Iterator, []State, error) {
-	s.writes.RLock() // no discard until the iterator is open
-	defer s.writes.RUnlock()
-	v, err := s.view(group)
-	if errors.Is(err, errGivenUp) {
-		return nil, nil, ErrNotStaged
+// partOf returns the key of the record of a part, the record, and the state of the part at the Split. The caller holds naming.
+func (s *Store) partOf(parent uint32, split uint64, part int) (key []byte, r record, of State, err error) {
+	found, err := readState(s.present(), parent)
+	if errors.Is(err, errGivenUp) || err == nil && found.split == 0 || part < 1 {
+		return nil, r, of, ErrNotStaged
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, r, of, err
 	}
-	defer v.releaseLocked()
-	if v.split != split {
-		return nil, nil, ErrNotStaged
+	log := found.log(parent)
+	key = log.record(split, part)
+	value, closer, err := s.present().Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, r, of, ErrNotStaged
 	}
-	it, states, err := v.openStaged()
-	if err == nil && it == nil {
-		err = ErrNotStaged
+	if err != nil {
+		return nil, r, of, damaged(err)
 	}
-	return it, states, err
+	r, err = parseRecord(key, value)
+	o, _, failed := readOutcome(s.present(), log, split)
+	states, _ := o.parts()
+	if err = errors.Join(err, closer.Close(), failed); err == nil && part >= len(states) {
+		err = fmt.Errorf("%w: part %d of the split at entry %d has no state", ErrDamaged, part, split)
+	}
+	if err == nil {
+		of = states[part]
+	}
+	return key, r, of, err
 }
 
-// adopt loads the staged pairs and deleted rows of a part.
-func (l *Load) adopt(it *pebble.Iterator, part int) error {
-	return l.add(func(batch *pebble.Batch) error {
-		return eachStaged(it, func(s staged) error {
-			switch {
-			case s.part != part:
-				return nil
-			case s.dead:
-				return l.deadRow(batch, s.Row, s.at)
-			}
-			return l.pair(batch, s.placement)
-		})
-	})
+// adopt makes the group use the home of a part, in one batch, which removes the record with the given key. The caller holds writes and naming.
+func (g *Group) adopt(key []byte, r record, s State) error {
+	g.stepping.Lock()
+	defer g.stepping.Unlock()
+	dead, err := readDead(g.store.present(), home(r.home))
+	if err != nil {
+		return err
+	}
+	batch := g.store.db.NewBatch()
+	defer batch.Close()
+	if g.usable() != nil || g.state != (State{}) { // a range deletion would widen the next file
+		err = g.log.removeAll(batch, g.recorded.Load())
+	}
+	o, now := outcome{after: s}, groupState{generation: g.log.generation, state: s, home: r.home}
+	err = errors.Join(err, g.endParting(batch), g.store.homes.leave(batch, g.store.homes.of(g.number)...), batch.Delete(key, nil),
+		batch.Set(full(g.log.number(keyOutcome, s.Index)), o.appendTo(nil), nil), now.set(batch, g.number), batch.Commit(pebble.NoSync))
+	if err != nil {
+		return fmt.Errorf("cannot write members: %w", err)
+	}
+	g.store.homes.own(g.number, r.home)
+	g.reading.Lock()
+	g.at, g.own, g.dead, g.split, g.broken = home(r.home), false, dead, 0, nil
+	g.known.forget()
+	g.reading.Unlock()
+	if g.setState(s); s.Pairs > 0 {
+		g.wantFilter()
+	}
+	return nil
 }

@@ -11,16 +11,23 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// A new replica may replay two Splits. The second one replaces the staged parts of the first, and a
-// replay of the first still returns the same states. Trim removes only the parts of a Split that no
-// snapshot can replay.
+// partition is a Partition of a test.
+type partition func(row uint64) int
+
+func (p *partition) Of(row uint64) int { return (*p)(row) }
+
+func partitionOf(of func(row uint64) int) Partition { return (*partition)(&of) }
+
+// A new replica may replay two Splits. A replay returns the same states, and the parts of both can be
+// adopted. Trim removes only the parts of a Split that no snapshot can replay. A snapshot from before a Split is sent with
+// the sets from before it.
 func TestSecondSplit(t *testing.T) {
 	d := diskOf(t)
 	d.give(joins(12, 4)...)
 	split := func(index uint64, parts int, of uint64) ([]State, State) {
 		t.Helper()
 		at := d.at
-		states, err := d.group.Split(at, index, parts, func(row uint64) int { return int(row / of % uint64(parts)) })
+		states, err := d.group.Split(at, index, parts, partitionOf(func(row uint64) int { return int(row / of % uint64(parts)) }))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,28 +47,58 @@ func TestSecondSplit(t *testing.T) {
 	if !slices.Equal(firstAgain, first) || !slices.Equal(secondAgain, second) {
 		t.Errorf("replays: %+v, %+v, want %+v, %+v", firstAgain, secondAgain, first, second)
 	}
-	child := d.open(2)
-	defer child.Close()
-	adopt := func(index uint64, want error) {
+	children := [4]*Group{nil, nil, d.open(2), d.open(3)}
+	other := d.open(4)
+	for _, g := range append(children[2:], other) {
+		defer g.Close()
+	}
+	check := func() {
 		t.Helper()
-		s, err := child.AdoptPart(1, index, 1, 1)
-		if !errors.Is(err, want) || err == nil && (s.Pairs != second[1].Pairs || s.Index != 1) {
-			t.Errorf("the part of entry %d: %+v, %v, want %v", index, s, err, want)
-		}
-		if err := errors.Join(child.Verify(), d.group.Verify()); err != nil {
-			t.Error(err)
+		for _, g := range append(children[2:], d.group) {
+			if err := g.Verify(); err != nil {
+				t.Error(err)
+			}
 		}
 	}
-	adopt(2, ErrNotStaged)
-	adopt(3, nil)
+	adopt := func(child *Group, split uint64, part int, want State, wantErr error) {
+		t.Helper()
+		s, err := child.AdoptPart(1, split, part, 1)
+		if want.Index = 1; !errors.Is(err, wantErr) || err == nil && s != want {
+			t.Errorf("part %d of entry %d: %+v, %v, want %+v, %v", part, split, s, err, want, wantErr)
+		}
+		check()
+	}
+	for index, want := range map[uint64]State{1: began, 2: first[0], 3: second[0]} {
+		named := State{Index: index, Digest: want.Digest, Pairs: want.Pairs, Stamp: want.Stamp}
+		if found, _ := viewOf(t, d.group, named); found != named {
+			t.Errorf("a snapshot of entry %d is sent with the sets %+v, want %+v", index, found, named)
+		}
+	}
+	adopt(children[2], 2, 1, first[1], nil)
+	adopt(children[3], 3, 1, second[1], nil)
+	adopt(children[2], 2, 1, first[1], nil)
+	adopt(other, 2, 1, State{}, ErrNotStaged)
 	if err := d.group.Trim(2); err != nil {
 		t.Fatal(err)
 	}
-	adopt(3, nil)
+	check()
+	adopt(other, 2, 2, State{}, ErrNotStaged)
+	if found, _ := viewOf(t, d.group, first[0]); found != first[0] {
+		t.Errorf("a snapshot of entry 2 is sent with the sets %+v, want %+v", found, first[0])
+	}
 	if err := d.group.Trim(3); err != nil {
 		t.Fatal(err)
 	}
-	adopt(3, ErrNotStaged)
+	check()
+	d.group.Close()
+	if err := d.store.Drop(1); err != nil {
+		t.Fatal(err)
+	}
+	d.group = d.open(1)
+	check()
+	if got := d.store.homes.of(1); len(got) > 0 {
+		t.Errorf("a dropped group has the homes %v", got)
+	}
 }
 
 // A deleted row that still has pairs stays deleted in its part.
@@ -69,7 +106,7 @@ func TestSplitOfADeletedRow(t *testing.T) {
 	d := diskOf(t)
 	d.give(joins(2, 2*purgedAtOnce)...)
 	d.give(op{kind: 'd', pair: Pair{Row: 1}})
-	states, err := d.group.Split(d.at, 3, 2, func(row uint64) int { return int(row) })
+	states, err := d.group.Split(d.at, 3, 2, partitionOf(func(row uint64) int { return int(row) }))
 	if err != nil || d.group.Dying() != 0 || states[1].Pairs != purgedAtOnce {
 		t.Fatalf("%d rows are dying, %+v, %v", d.group.Dying(), states, err)
 	}
@@ -86,8 +123,8 @@ func TestSplitOfADeletedRow(t *testing.T) {
 	}
 }
 
-// A group that never split needs no staged keys. So it stays readable, can be loaded, and can be sent,
-// wherever the staged keys of another group are damaged.
+// A group that never split needs no records and no homes. So it stays readable, can be loaded, and can be sent,
+// wherever those of another group are damaged.
 func TestDamagedPartsOfANeighbour(t *testing.T) {
 	mem := vfs.NewCrashableMem()
 	d := &disk{T: t, store: storeOf(t, mem)}
@@ -97,7 +134,7 @@ func TestDamagedPartsOfANeighbour(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := groups[1].Split(groups[1].State(), 2, 3, func(row uint64) int { return int(row % 3) }); err != nil {
+	if _, err := groups[1].Split(groups[1].State(), 2, 3, partitionOf(func(row uint64) int { return int(row % 3) })); err != nil {
 		t.Fatal(err)
 	}
 	state, blocks := copyOf(t, groups[0])
@@ -112,7 +149,7 @@ func TestDamagedPartsOfANeighbour(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	beside := 0 // damages of staged keys
+	beside := 0 // damages of keys of the other group
 	for _, name := range names {
 		path := mem.PathJoin("members", name)
 		info, err := mem.Stat(path)
@@ -131,7 +168,7 @@ func TestDamagedPartsOfANeighbour(t *testing.T) {
 				}
 				return true
 			}
-			if !readable(1, keyMember, keyTime, keyOf, keyDead, keyOutcome, keyState) || readable(2, keyStaged) {
+			if !readable(1, keyMember, keyTime, keyOf, keyDead, keyOutcome, keyState) || readable(2, keyRecord) && readable(homesGroup, keyMember, keyTime, keyOf) {
 				_ = d.store.Close()
 				continue
 			}
@@ -163,11 +200,11 @@ func TestDamagedPartsOfANeighbour(t *testing.T) {
 		}
 	}
 	if beside == 0 {
-		t.Error("no staged key was damaged")
+		t.Error("no key of the other group was damaged")
 	}
 }
 
-// Only a group that split removes staged keys. A range deletion of staged keys would widen a file to
+// Only a group that split removes records. A range deletion of records would widen a file to
 // keys of other groups.
 func TestRangeDeletionsWithoutASplit(t *testing.T) {
 	d := diskOf(t)
@@ -193,7 +230,7 @@ func TestRangeDeletionsWithoutASplit(t *testing.T) {
 	}
 	files := slices.Concat(levels...)
 	for _, f := range files {
-		if f.Largest.UserKey[0] == keyStaged {
+		if f.Largest.UserKey[0] == keyRecord {
 			t.Errorf("a file ends at % x", f.Largest.UserKey)
 		}
 	}
@@ -207,7 +244,7 @@ func TestRangeDeletionsWithoutASplit(t *testing.T) {
 func TestAdoptPartOfADamagedParent(t *testing.T) {
 	d := diskOf(t)
 	d.give(joins(12, 4)...)
-	if _, err := d.group.Split(d.at, 2, 3, func(row uint64) int { return int(row % 3) }); err != nil {
+	if _, err := d.group.Split(d.at, 2, 3, partitionOf(func(row uint64) int { return int(row % 3) })); err != nil {
 		t.Fatal(err)
 	}
 	child := d.open(2)
@@ -229,18 +266,44 @@ func TestAdoptPartOfADamagedParent(t *testing.T) {
 		}
 	}
 	for _, part := range []int{-1, 0, 3} {
-		adopt(part, ErrDamaged)
+		adopt(part, ErrNotStaged)
 	}
 	if err := d.group.Verify(); err != nil {
 		t.Error(err)
 	}
-	key := d.group.at.staged(1, keyMember, Pair{Row: 1, Member: 2})
-	if err := d.store.db.Delete(key[:], pebble.Sync); err != nil {
-		t.Fatal(err)
+	for _, key := range [][]byte{d.group.log.record(2, 1), full(d.group.log.number(keyOutcome, 2))} {
+		value, closer, err := d.store.present().Get(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		was := slices.Clone(value)
+		if err := errors.Join(closer.Close(), d.store.db.Set(key, []byte{1}, pebble.Sync)); err != nil {
+			t.Fatal(err)
+		}
+		adopt(1, ErrDamaged)
+		if err := d.group.Verify(); !errors.Is(err, ErrDamaged) {
+			t.Errorf("a Scrub of the parent: %v", err)
+		}
+		if err := d.store.db.Set(key, was, pebble.Sync); err != nil {
+			t.Fatal(err)
+		}
 	}
-	adopt(1, ErrDamaged)
-	if err := d.group.Verify(); !errors.Is(err, ErrDamaged) {
-		t.Errorf("a Scrub of the parent: %v", err)
+	records, err := readRecords(d.store.present(), d.group.log)
+	if err != nil || len(records) != 3 {
+		t.Fatal(records, err)
+	}
+	for _, r := range records {
+		at := homeOr(r.home, d.group.log)
+		key := at.member(Pair{Row: 100, Member: 2}, 7)
+		if err := d.store.db.Set(key[:], nil, pebble.Sync); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.group.Verify(); !errors.Is(err, ErrDamaged) {
+			t.Errorf("a Scrub of the parent, with another pair in part %d: %v", r.part, err)
+		}
+		if err := d.store.db.Delete(key[:], pebble.Sync); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := d.group.setGivenUp(); err != nil {
 		t.Fatal(err)
@@ -248,11 +311,11 @@ func TestAdoptPartOfADamagedParent(t *testing.T) {
 	adopt(2, ErrNotStaged)
 }
 
-// Scrub paces itself while it reads staged keys, and DiskBytes counts them.
+// Scrub paces itself while it reads the parts of a Split, and DiskBytes counts them.
 func TestScrubOfStagedParts(t *testing.T) {
 	d := diskOf(t)
 	d.give(joins(20, 1000)...)
-	if _, err := d.group.Split(d.at, 2, 2, func(uint64) int { return 1 }); err != nil {
+	if _, err := d.group.Split(d.at, 2, 2, partitionOf(func(uint64) int { return 1 })); err != nil {
 		t.Fatal(err)
 	}
 	d.compact()

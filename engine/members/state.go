@@ -23,6 +23,12 @@ func (s *State) Add(p Pair, at Stamp) {
 	s.Digest += hash(p, at)
 }
 
+// remove is the reverse of Add.
+func (s *State) remove(p placement) {
+	s.Pairs--
+	s.Digest -= hash(p.Pair, p.at)
+}
+
 // check returns an ErrDamaged unless s has the number and the digest of the pairs of want.
 func (s State) check(want State) error {
 	if s.Pairs != want.Pairs || s.Digest != want.Digest {
@@ -51,33 +57,44 @@ func parseState(b []byte) (State, error) {
 
 // groupState is the value of a key of keyState:
 //
-//	generation (4) | state | index of the last Split (8), only if there was one
+//	generation (4) | state | index of the last Split (8) | home (4)
 //
+// If both are 0, the index and the home are left out.
 // No bytes mean that the sets were given up (see discard.go).
 type groupState struct {
 	generation uint32
 	state      State
-	split      uint64 // its parts are staged as long as its outcome exists; 0 if no parts are
+	split      uint64 // it has records as long as its outcome exists; 0 if no Split has records
+	home       uint32 // home of the pairs; 0 if they have the group's own generation
 }
+
+// log returns the prefix of the outcomes and records of a group.
+func (s *groupState) log(number uint32) prefix { return prefix{number, s.generation} }
+
+// pairs returns the prefix of the pairs and deleted rows of a group.
+func (s *groupState) pairs(number uint32) prefix { return homeOr(s.home, s.log(number)) }
+
+// ownPairs reports whether there may be pairs in use under the group's own generation.
+func (s *groupState) ownPairs() bool { return s.home == 0 || s.split > 0 }
 
 // errGivenUp is returned for sets that Discard or a Load has given up.
 var errGivenUp = fmt.Errorf("%w: they were given up", ErrDamaged)
 
-// setState adds the state of the sets to a batch.
-func (at prefix) setState(batch *pebble.Batch, s State, split uint64) error {
-	value := s.appendTo(binary.BigEndian.AppendUint32(nil, at.generation))
-	if split > 0 {
-		value = binary.BigEndian.AppendUint64(value, split)
+// set adds the state of a group to a batch.
+func (s *groupState) set(batch *pebble.Batch, number uint32) error {
+	value := s.state.appendTo(binary.BigEndian.AppendUint32(nil, s.generation))
+	if s.split > 0 || s.home > 0 {
+		value = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(value, s.split), s.home)
 	}
-	return batch.Set(full(groupPrefix(keyState, at.group)), value, nil)
+	return batch.Set(full(groupPrefix(keyState, number)), value, nil)
 }
 
 func parseGroupState(value []byte) (s groupState, err error) {
 	switch len(value) {
 	case 0:
 		return s, errGivenUp
-	case 4 + stateBytes + 8:
-		s.split = binary.BigEndian.Uint64(value[4+stateBytes:])
+	case 4 + stateBytes + 8 + 4:
+		s.split, s.home = binary.BigEndian.Uint64(value[4+stateBytes:]), binary.BigEndian.Uint32(value[4+stateBytes+8:])
 	case 4 + stateBytes:
 	default:
 		return s, fmt.Errorf("%w: a group's state of %d bytes", ErrDamaged, len(value))

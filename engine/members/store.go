@@ -2,6 +2,7 @@ package members
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -49,8 +50,7 @@ const (
 	fileBytes = 8 << 20
 	// memtables bounds the memtables, including those being flushed. The same number of flushed
 	// memtables may also stay in memory, because readers still use them or Pebble will reuse them. A
-	// batch of more than half a memtable becomes a memtable of its own, whatever its size. Only Split
-	// writes such batches: 18 to 30 MB for 100,000 pairs.
+	// batch of more than half a memtable becomes a memtable of its own, whatever its size.
 	memtables = 2
 	// memtableMost bounds the size of a memtable. It is below Pebble's own limit.
 	memtableMost = 1 << 30
@@ -69,10 +69,13 @@ type Store struct {
 	pairs atomic.Int64 // pairs of the groups in use
 
 	filters filters
+	homes   homes
 
 	filterHits, filterMisses atomic.Int64
 
 	damaged atomic.Uint64 // how often Pebble found damage
+
+	stepPairs int // see there; tests change it
 
 	mu struct { // never held during I/O
 		sync.Mutex
@@ -86,6 +89,9 @@ type Store struct {
 	// writes is read-locked during each write to Pebble, and write-locked while a damaged file is
 	// replaced. It is acquired before all other locks except that of scarce.DB.Use.
 	writes sync.RWMutex
+	// naming is held while a batch is made and written that hands a home over to another group, or
+	// removes homes that have had names. It is acquired after writes.
+	naming sync.Mutex
 	// excising is write-locked while files are replaced, and read-locked while a caller looks up a
 	// key or opens an iterator (see present). Its holder acquires no other lock except mu.
 	excising sync.RWMutex
@@ -107,7 +113,7 @@ func open(cfg Config, change func(*pebble.Options)) (*Store, error) {
 	if cfg.FS == nil {
 		cfg.FS = vfs.Default
 	}
-	s := &Store{cfg: cfg, cache: pebble.NewCache(int64(cfg.MemoryBytes))}
+	s := &Store{cfg: cfg, stepPairs: stepPairs, cache: pebble.NewCache(int64(cfg.MemoryBytes))}
 	s.mu.groups, s.mu.unopened, s.mu.readers = map[uint32]*suspect{}, map[uint32]uint64{}, map[*ViewReader]struct{}{}
 	s.filters.look, s.filters.ended = make(chan struct{}, 1), make(chan struct{})
 	_ = cfg.FS.Remove(cfg.FS.PathJoin(cfg.Dir, rewrittenName)) // a crash may have left it
@@ -130,6 +136,11 @@ func open(cfg Config, change func(*pebble.Options)) (*Store, error) {
 		}
 		return true, nil
 	})
+	batch := s.db.NewBatch()
+	defer batch.Close()
+	if err := errors.Join(s.homes.find(s.present(), batch), batch.Commit(pebble.NoSync)); err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot open members in %s: %w", cfg.Dir, err), s.db.Close(func() {}))
+	}
 	s.db.Started.Store(true)
 	go s.fillFilters()
 	return s, nil
@@ -245,19 +256,23 @@ func (s *Store) Drop(number uint32) error {
 	defer done()
 	batch := s.db.NewBatch()
 	defer batch.Close()
+	s.writes.RLock()
+	defer s.writes.RUnlock()
+	s.naming.Lock()
+	defer s.naming.Unlock()
 	s.mu.Lock()
 	of := s.mu.groups[number]
 	s.mu.Unlock()
 	for _, kind := range kinds {
-		if kind == keyStaged && of != nil && !of.group.stages.Load() {
-			continue // as in Load.removeAll
+		if kind == keyRecord && of != nil && !of.group.recorded.Load() {
+			continue // as in prefix.removeAll
 		}
 		prefix := groupPrefix(kind, number)
 		if err := batch.DeleteRange(prefix, scarce.PrefixEnd(prefix), nil); err != nil {
 			return fmt.Errorf("cannot remove the members of group %d: %w", number, err)
 		}
 	}
-	if err := s.commit(batch, pebble.Sync); err != nil {
+	if err := errors.Join(s.homes.leave(batch, s.homes.of(number)...), batch.Commit(pebble.Sync)); err != nil {
 		return fmt.Errorf("cannot remove the members of group %d: %w", number, err)
 	}
 	s.mu.Lock()

@@ -25,7 +25,7 @@ type suspect struct {
 func (s *Store) openLocked(g *Group) {
 	delete(s.mu.unopened, g.number)
 	s.mu.groups[g.number] = &suspect{g, slices.ContainsFunc(s.mu.files, func(f *damagedFile) bool {
-		return f.mayHold(g.number)
+		return s.mayHold(f.Bounds.Start, f.Bounds.End.Key, g.number)
 	})}
 }
 
@@ -47,7 +47,7 @@ func (s *Store) noteDamage(info pebble.DataCorruptionInfo) {
 		s.mu.files = append(s.mu.files, &damagedFile{DataCorruptionInfo: info, loaded: map[uint32]bool{}, met: true})
 	}
 	for number, of := range s.mu.groups {
-		if mayHold(info.Bounds.Start, info.Bounds.End.Key, number) {
+		if s.mayHold(info.Bounds.Start, info.Bounds.End.Key, number) {
 			numbers = append(numbers, number)
 			of.fresh = of.fresh || !known
 		}
@@ -73,16 +73,22 @@ func (s *Store) knowsDamage() bool {
 	return len(s.mu.files) > 0
 }
 
-// mayHold reports whether the file may have keys of a group.
-func (f *damagedFile) mayHold(number uint32) bool {
-	return mayHold(f.Bounds.Start, f.Bounds.End.Key, number)
-}
-
-// mayHold reports whether the group may have keys from first to last. If last is nil, the keys are
+// mayHold reports whether a group may have keys from first to last. If last is nil, the keys are
 // unknown, and mayHold returns true.
-func mayHold(first, last []byte, number uint32) bool {
-	return last == nil || slices.ContainsFunc(kinds[:], func(kind byte) bool {
-		prefix := groupPrefix(kind, number)
+func (s *Store) mayHold(first, last []byte, number uint32) bool {
+	if last == nil {
+		return true
+	}
+	var all [][]byte
+	for _, kind := range kinds {
+		all = append(all, groupPrefix(kind, number))
+	}
+	for _, n := range s.homes.of(number) {
+		for _, kind := range pairKinds {
+			all = append(all, home(n).kind(kind))
+		}
+	}
+	return slices.ContainsFunc(all, func(prefix []byte) bool {
 		return bytes.Compare(first, scarce.PrefixEnd(prefix)) < 0 && bytes.Compare(last, prefix) >= 0
 	})
 }

@@ -51,63 +51,44 @@ func (g *Group) scrub(read func(bytes int) error) error {
 		defer g.mu.Unlock()
 		v.releaseLocked()
 	}()
-	for _, kind := range [...]byte{keyMember, keyTime, keyOf} {
-		sum, err := v.sum(kind, read)
-		if err != nil {
-			return err
-		}
-		if err := sum.check(v.state); err != nil {
-			return fmt.Errorf("order %c: %w", kind, err)
-		}
-	}
-	if _, err := readDead(v.disk, v.at); err != nil {
+	if err := v.check(v.at, v.state, read); err != nil {
 		return err
 	}
-	err = each(v.disk, v.at.kind(keyOutcome), func(_, value []byte) (bool, error) {
+	err = each(v.disk, v.log.kind(keyOutcome), func(_, value []byte) (bool, error) {
 		_, err := parseOutcome(value)
 		return true, err
 	})
 	if err != nil {
 		return err
 	}
-	return v.checkStaged(read)
+	all, err := v.kept()
+	for _, k := range all {
+		if err := v.check(k.at, k.state, read); err != nil {
+			return fmt.Errorf("part %d of the split at entry %d: %w", k.part, k.split, err)
+		}
+	}
+	return err
 }
 
-// checkStaged returns an ErrDamaged unless the staged parts have the states of the Split's outcome. It
-// reads all staged keys.
-func (v *View) checkStaged(read func(bytes int) error) error {
-	it, want, err := v.openStaged()
-	if err != nil || it == nil {
-		return err
-	}
-	defer it.Close()
-	sums, p := make([]State, len(want)), pace{it: it, read: read}
-	err = eachStaged(it, func(s staged) error {
-		if s.part >= len(sums) {
-			return fmt.Errorf("%w: part %d of %d", ErrDamaged, s.part, len(sums))
+// check returns an ErrDamaged unless the pairs under a prefix have the number and the digest of want, in each order. It
+// reads the deleted rows too.
+func (v *View) check(at prefix, want State, read func(bytes int) error) error {
+	for _, kind := range [...]byte{keyMember, keyTime, keyOf} {
+		sum, err := v.sum(at, kind, read)
+		if err != nil {
+			return err
 		}
-		if !s.dead {
-			sums[s.part].Add(s.Pair, s.at)
-		}
-		return p.key()
-	})
-	if err == nil {
-		err = p.end()
-	}
-	if err != nil {
-		return err
-	}
-	for i := range want[1:] {
-		if err := sums[i+1].check(want[i+1]); err != nil {
-			return fmt.Errorf("part %d: %w", i+1, err)
+		if err := sum.check(want); err != nil {
+			return fmt.Errorf("order %c: %w", kind, err)
 		}
 	}
-	return nil
+	_, err := readDead(v.disk, at)
+	return err
 }
 
-// sum returns the number and the digest of the pairs in one order of keys.
-func (v *View) sum(kind byte, read func(bytes int) error) (s State, err error) {
-	prefix := v.at.kind(kind)
+// sum returns the number and the digest of the pairs under a prefix in one order of keys.
+func (v *View) sum(of prefix, kind byte, read func(bytes int) error) (s State, err error) {
+	prefix := of.kind(kind)
 	it, err := v.disk.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: scarce.PrefixEnd(prefix)})
 	if err != nil {
 		return s, damaged(err)

@@ -20,14 +20,10 @@ import (
 //	'd' | row (8) | stamp (6) …                             deleted rows that still have pairs, ascending
 //	'p' | row (8) | column (1) | member (8) | stamp (6) …   pairs, ascending by row, column, member
 //	'o' | index (8) | length (4) | outcome …                outcomes, ascending by index
-//	'x' | key behind the generation (23) | length (1) | value …
-//	                                                        staged parts, ascending by key: see keyStaged.
-//	                                                        The first has the key 0, and names the Split
 const (
 	blockPairs    = 'p'
 	blockDead     = 'd'
 	blockOutcomes = 'o'
-	blockStaged   = 'x'
 
 	pairBytes = 8 + 1 + 8 + stampBytes
 	deadBytes = 8 + stampBytes
@@ -53,7 +49,8 @@ var ErrMovedOn = errors.New("later snapshots have replaced this one, and its set
 //     before it takes the snapshot, and lets nobody take another snapshot until OpenView returns.
 //   - Without that view, it returns the sets as of a later entry, and the outcomes since the
 //     snapshot. The outcomes exist while the replica stores this snapshot or an older one, because
-//     Trim removes no outcome after the oldest stored snapshot.
+//     Trim removes no outcome after the oldest stored snapshot. If the group has split since the
+//     snapshot, that later entry is the last one before the Split: Trim keeps these sets too.
 //   - Without the outcomes, it returns ErrMovedOn.
 //
 // An open ViewReader can be read to its end, whatever is captured, released, trimmed, loaded or
@@ -65,7 +62,8 @@ const viewsKept = 2
 type View struct {
 	group *Group
 	state State
-	at    prefix
+	log   prefix // as in Group
+	at    prefix // as in Group
 	split uint64 // as in groupState
 	refs  int    // guarded by Group.mu
 	disk  *pebble.Snapshot
@@ -114,7 +112,7 @@ func (s *Store) view(number uint32) (*View, error) {
 	if err != nil {
 		return nil, errors.Join(err, v.disk.Close())
 	}
-	v.at, v.state, v.split = prefix{number, found.generation}, found.state, found.split
+	v.log, v.at, v.state, v.split = found.log(number), found.pairs(number), found.state, found.split
 	return v, nil
 }
 
@@ -170,9 +168,13 @@ func (g *Group) releaseLocked(which func(*View) bool) {
 	})
 }
 
-// Close releases the group's views and filters. The replica must have stopped. Further calls do
+// Close releases the group's views and filters, and ends its Parting. The replica must have stopped. Further calls do
 // nothing.
 func (g *Group) Close() {
+	_ = g.step(func(batch *pebble.Batch) error {
+		g.closed = true
+		return g.endParting(batch)
+	})
 	done, err := g.store.db.Use()
 	if err != nil {
 		return // the store must not be closed before its groups
@@ -224,7 +226,11 @@ func (g *Group) openView(named State) (*ViewReader, error) {
 		}
 	}
 	if v == nil {
-		v, err = g.openLocked()
+		if v, err = g.openLocked(); err == nil {
+			if err = v.beforeSplits(named.Index); err != nil {
+				v.releaseLocked()
+			}
+		}
 	}
 	g.mu.Unlock()
 	if err != nil {
@@ -241,7 +247,7 @@ func (g *Group) openView(named State) (*ViewReader, error) {
 type ViewReader struct {
 	view  *View
 	first [][]byte // blocks of deleted rows, which come before the pairs
-	last  [][]byte // blocks of outcomes and staged parts, which come after the pairs
+	last  [][]byte // blocks of outcomes, which come after the pairs
 	bytes int64    // size of all blocks
 
 	left uint64 // number of pairs not read yet
@@ -262,7 +268,7 @@ func (r *ViewReader) open(named State) error {
 		b := nextBlock(&r.first, blockDead, deadBytes)
 		*b = appendStamp(binary.BigEndian.AppendUint64(*b, row), dead[row])
 	}
-	if err := errors.Join(r.outcomes(named), r.staged(named)); err != nil {
+	if err := r.outcomes(named); err != nil {
 		return err
 	}
 	blocks := (v.state.Pairs + pairsInBlock - 1) / pairsInBlock
@@ -287,7 +293,7 @@ func (r *ViewReader) open(named State) error {
 // outcome is damage.
 func (r *ViewReader) outcomes(from State) error {
 	v, last, trimmed := r.view, from, false
-	err := eachFrom(v.disk, v.at.number(keyOutcome, from.Index+1), scarce.PrefixEnd(v.at.kind(keyOutcome)), func(key, value []byte) (bool, error) {
+	err := eachFrom(v.disk, v.log.number(keyOutcome, from.Index+1), v.log.number(keyOutcome, v.state.Index+1), func(key, value []byte) (bool, error) {
 		o, err := parseOutcome(value)
 		if trimmed = err == nil && last == from && o.previous > from.Index; err != nil || trimmed {
 			return false, err
@@ -312,21 +318,51 @@ func (r *ViewReader) outcomes(from State) error {
 	return nil
 }
 
-// staged adds the staged parts to the blocks, unless the named snapshot is from after the Split.
-func (r *ViewReader) staged(named State) error {
-	v := r.view
-	if v.split <= named.Index {
+// kept is what a Split has left: a part, or the sets before the Split if part is 0.
+type kept struct {
+	record
+	at    prefix
+	state State
+}
+
+// kept returns what Splits have left, in their order.
+func (v *View) kept() (all []kept, err error) {
+	if v.split == 0 {
+		return nil, nil
+	}
+	records, err := readRecords(v.disk, v.log)
+	for _, r := range records {
+		o, found, failed := readOutcome(v.disk, v.log, r.split)
+		states, _ := o.parts()
+		if err = errors.Join(err, failed); err == nil && (!found || r.part >= len(states)) {
+			err = fmt.Errorf("%w: part %d of the split at entry %d has no state", ErrDamaged, r.part, r.split)
+		}
+		if err != nil {
+			return nil, err
+		}
+		k := kept{record: r, at: homeOr(r.home, v.log), state: states[r.part]}
+		if r.part == 0 {
+			k.state = o.before(states)
+		}
+		all = append(all, k)
+	}
+	return all, err
+}
+
+// beforeSplits makes the view one of the sets before the first Split after an index, if the group still has these
+// sets. So a replica that loads them replays the Split, and splits them too.
+func (v *View) beforeSplits(index uint64) error {
+	if v.split <= index {
 		return nil
 	}
-	item := func(key, value []byte) (bool, error) {
-		b := nextBlock(&r.last, blockStaged, stagedBytes+1+len(value))
-		*b = append(append(*b, key[prefixBytes:]...), byte(len(value)))
-		*b = append(*b, value...)
-		return true, nil
+	all, err := v.kept()
+	for _, k := range all {
+		if k.part == 0 && k.split > index {
+			v.at, v.state = k.at, k.state
+			break
+		}
 	}
-	all := v.at.kind(keyStaged)
-	_, _ = item(full(all), binary.BigEndian.AppendUint64(nil, v.split))
-	return each(v.disk, all, item)
+	return err
 }
 
 // nextBlock returns the last block of blocks. If that is of another kind or has no room for size

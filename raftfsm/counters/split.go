@@ -34,14 +34,27 @@ func (c *contents) Split(s *raftfsm.Split, parts []raftfsm.Contents) error {
 		return parts[0].(*contents).sets.take(&c.sets, s)
 	}
 	s.Withdraw()
-	states, err := c.sets.group.Split(c.sets.at, s.Index, len(s.Parts), s.PartOf)
+	states, err := c.sets.group.Split(c.sets.at, s.Index, len(s.Parts), setsPartition(s))
 	for i := range states {
 		parts[i].(*contents).sets.at = states[i]
 	}
 	return err
 }
 
-// take replaces the sets by those of a parked part, which the group of the parent has staged on this node.
+// setsPartition returns the Partition by which the sets may be parted already. Without one, no parting fits.
+func setsPartition(s *raftfsm.Split) members.Partition {
+	if s.By.Parts > 0 {
+		return s.By
+	}
+	return &partOf{s.PartOf}
+}
+
+type partOf struct{ part func(key uint64) int }
+
+// Of implements members.Partition.
+func (p *partOf) Of(row uint64) int { return p.part(row) }
+
+// take replaces the sets by those of a parked part, which the group of the parent has split off on this node.
 func (s *sets) take(part *sets, of *raftfsm.Split) (err error) {
 	if s.group == nil {
 		return errNoSets

@@ -1,0 +1,223 @@
+package members
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// thirds is the Partition of these tests.
+var thirds = modelPartition{}
+
+// parted makes steps of a Parting of the group of d, of one pair each, and returns it.
+func (d *disk) parted(steps int) *Parting {
+	d.Helper()
+	d.store.stepPairs = 1
+	p, err := d.group.Part(thirds, modelParts)
+	for range steps {
+		if err == nil {
+			_, err = p.Step()
+		}
+	}
+	if err != nil {
+		d.Fatal(err)
+	}
+	return p
+}
+
+// partsOf returns the pairs of each home on disk, by the three orders of keys. It fails unless the orders agree.
+func (d *disk) partsOf(homes []uint32) (parts [][]Pair) {
+	d.Helper()
+	for _, n := range homes {
+		var orders [3][]Pair
+		for i, kind := range [...]byte{keyMember, keyTime, keyOf} {
+			err := each(d.store.present(), home(n).kind(kind), func(key, _ []byte) (bool, error) {
+				p, _, err := parseKey(kind, key)
+				orders[i] = append(orders[i], p)
+				return true, err
+			})
+			if err != nil {
+				d.Fatal(err)
+			}
+			slices.SortFunc(orders[i], Pair.compare)
+		}
+		if !slices.Equal(orders[0], orders[1]) || !slices.Equal(orders[0], orders[2]) {
+			d.Errorf("the orders of home %d: %v", n, orders)
+		}
+		parts = append(parts, orders[0])
+	}
+	return parts
+}
+
+// Between two steps, a home has the pairs of its part up to the frontier. Split copies what is left.
+func TestPartingBetweenCommits(t *testing.T) {
+	d := diskOf(t)
+	d.give(joins(6, 2)...) // rows 0 to 5, members 0 and 1
+	p := d.parted(7)       // up to row 3, member 0
+	d.give(op{kind: 'l', pair: Pair{Row: 0, Member: 1}}, op{kind: 'j', pair: Pair{Row: 1, Member: 7}}, op{kind: 'd', pair: Pair{Row: 2}},
+		op{kind: 'j', pair: Pair{Row: 3, Member: 9}}, op{kind: 'l', pair: Pair{Row: 5, Member: 0}})
+	want := [][]Pair{{{Row: 0}, {Row: 3}}, {{Row: 1}, {Row: 1, Member: 1}, {Row: 1, Member: 7}}, nil}
+	for part, got := range d.partsOf(p.made.homes) {
+		if !slices.Equal(got, want[part]) {
+			t.Errorf("part %d has %v, want %v", part, got, want[part])
+		}
+	}
+	states, err := d.group.Split(d.at, 3, modelParts, thirds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want = [][]Pair{{{Row: 0}, {Row: 3}, {Row: 3, Member: 1}, {Row: 3, Member: 9}}, {{Row: 1}, {Row: 1, Member: 1}, {Row: 1, Member: 7}, {Row: 4}, {Row: 4, Member: 1}}, {{Row: 5, Member: 1}}}
+	for part, got := range d.partsOf(p.made.homes) {
+		if !slices.Equal(got, want[part]) || states[part].Pairs != uint64(len(got)) {
+			t.Errorf("part %d has %v, want %v: %+v", part, got, want[part], states[part])
+		}
+	}
+	if err := d.group.Verify(); err != nil {
+		t.Error(err)
+	}
+	if more, err := p.Step(); more || !errors.Is(err, ErrPartingEnded) || !errors.Is(p.Whole(), ErrPartingEnded) {
+		t.Errorf("a step after Split: %v, %v", more, err)
+	}
+}
+
+// Each of these events ends a Parting, and removes its homes. The next one copies all pairs.
+func TestEndsOfAParting(t *testing.T) {
+	for name, end := range map[string]func(*disk, *Parting){
+		"End": func(_ *disk, p *Parting) { p.End() },
+		"another Partition": func(d *disk, _ *Parting) {
+			p, err := d.group.Part(modelPartition{other: true}, modelParts)
+			if err != nil {
+				d.Fatal(err)
+			}
+			p.End()
+		},
+		"other sets": func(d *disk, _ *Parting) {
+			s, blocks := copyOf(d.T, d.group)
+			l, err := d.group.Load()
+			for i := 0; i < len(blocks) && err == nil; i++ {
+				err = l.Block(blocks[i])
+			}
+			if err := errors.Join(err, l.Switch(s)); err != nil {
+				d.Fatal(err)
+			}
+		},
+		"clear": func(d *disk, _ *Parting) { d.give(append([]op{{kind: 'c'}}, joins(5, 3)...)...) },
+		"close": func(d *disk, p *Parting) {
+			d.group.Close()
+			if _, err := p.Step(); !errors.Is(err, ErrPartingEnded) {
+				d.Error(err)
+			}
+			d.group = d.open(1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, steps := range []int{5, 100} {
+				d := diskOf(t)
+				d.give(joins(5, 3)...)
+				p := d.parted(steps)
+				if whole := p.Whole(); (whole == nil) != (steps == 100) {
+					t.Errorf("after %d steps: %v", steps, whole)
+				}
+				end(d, p)
+				if more, err := p.Step(); more || !errors.Is(err, ErrPartingEnded) {
+					t.Errorf("a step after the end: %v, %v", more, err)
+				}
+				for part, pairs := range d.partsOf(p.made.homes) {
+					if len(pairs) > 0 {
+						t.Errorf("part %d still has %v", part, pairs)
+					}
+				}
+				if homes := d.store.homes.of(1); len(homes) > 0 {
+					t.Errorf("the group still has the homes %v", homes)
+				}
+				if _, err := d.group.Split(d.at, 9, modelParts, thirds); err != nil {
+					t.Fatal(err)
+				}
+				if err := d.group.Verify(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// A start finds no half-made copy, wherever a crash came, and gives no number of a home twice.
+func TestHomesAfterARestart(t *testing.T) {
+	mem := vfs.NewMem()
+	d := &disk{T: t, store: storeOf(t, mem)}
+	d.group = d.open(1)
+	d.give(joins(5, 3)...)
+	p := d.parted(6)
+	if err := d.store.db.LogData(nil, pebble.Sync); err != nil {
+		t.Fatal(err)
+	}
+	d.store.db.Stop()
+	<-d.store.filters.ended
+	if err := d.store.db.Close(func() {}); err != nil { // as in a crash, nobody ends the Parting
+		t.Fatal(err)
+	}
+	d = &disk{T: t, store: storeOf(t, mem), at: d.at, index: d.index}
+	defer func() { d.group.Close(); _ = d.store.Close() }()
+	for part, pairs := range d.partsOf(p.made.homes) {
+		if len(pairs) > 0 {
+			t.Errorf("part %d still has %v", part, pairs)
+		}
+	}
+	d.group = d.open(1)
+	if next := d.parted(0); next.made.homes[0] <= p.made.homes[1] { // the last one had no pairs
+		t.Errorf("the next homes are %v, before the restart %v", next.made.homes, p.made.homes)
+	}
+}
+
+// A filter that is being filled while a group splits reads other pairs than those of its part, so it is given up. The
+// next one has the pairs of the part.
+func TestFilterWhileAGroupSplits(t *testing.T) {
+	d := diskOf(t)
+	d.give(joins(6, 1000)...)
+	d.group.known.forget()
+	f, err := d.group.beginFilter()
+	if err != nil || f == nil {
+		t.Fatal(f, err)
+	}
+	next, err := d.group.fillPart(f, nil)
+	if err != nil || next == nil {
+		t.Fatal(next, err)
+	}
+	if _, err := d.group.Split(d.at, 2, modelParts, thirds); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.group.fillPart(f, next); err == nil {
+		t.Error("the filling goes on after the Split")
+	}
+	if err := d.group.fillFilter(); err != nil {
+		t.Fatal(err)
+	}
+	in := make([]bool, 6)
+	if err := d.group.Contains(999, 0, []uint64{0, 1, 2, 3, 4, 5}, in); err != nil || !slices.Equal(in, []bool{true, false, false, true, false, false}) {
+		t.Errorf("%v, %v", in, err)
+	}
+}
+
+// Open refuses a store in which a development version has staged the pairs of parts, and changes nothing.
+func TestPartsOfAnEarlierVersion(t *testing.T) {
+	mem := vfs.NewMem()
+	d := &disk{T: t, store: storeOf(t, mem)}
+	d.group = d.open(1)
+	d.give(joins(2, 2)...)
+	if _, err := d.group.Split(d.at, 2, 2, partitionOf(func(row uint64) int { return int(row) })); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.store.db.Set(full(d.group.log.number(keyRecord, 7)), make([]byte, stampBytes), pebble.Sync); err != nil {
+		t.Fatal(err)
+	}
+	d.group.Close()
+	if err := d.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := Open(Config{Dir: "members", FS: mem, MemoryBytes: MemoryBytesMin, Logger: d.store.cfg.Logger}); !errors.Is(err, errOldSplit) {
+		t.Errorf("%v, %v", s, err)
+	}
+}
