@@ -15,6 +15,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
@@ -379,5 +380,56 @@ func TestPreparationOnAFullDisk(t *testing.T) {
 	p := &tiering.Preparations{Space: &tiering.SnapshotSpace{Free: func() (uint64, error) { return 1999, nil }}}
 	if err := p.Prepare(3, parent); !errors.Is(err, replica.ErrNoRoom) {
 		t.Error(err)
+	}
+}
+
+// A replica that is prepared has parted its members. If the parting ends before the preparation, as when a damaged file
+// is removed, the replica is not ready until it has parted them again.
+func TestPreparationOfMembers(t *testing.T) {
+	t.Parallel()
+	store, err := members.Open(members.Config{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { t.Error(err) }})
+	mustDo(t, err)
+	defer func() { mustDo(t, store.Close()) }()
+	sets, err := store.Group(1)
+	mustDo(t, err)
+	m := counters.New(raftfsm.Places{Members: sets})
+	defer m.Close()
+	var w raftfsm.RequestWriter
+	w.Reset(nil, codec.Whole, &dedup.RequestID{})
+	for member := range uint64(5000) {
+		counters.Ops{engine.Join(member%10, 0, member)}.AppendTo(&w, member%10, 0)
+	}
+	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 2), time.Now(), dedup.Limits{KeyHorizon: time.Hour, KeysMax: 50, ProducerIdle: time.Hour, ProducersMax: 5})
+	if r, ok := m.Apply(codectest.Next(m, codec.AppendChecksum(append(entry, w.Section()...)))).(*raftfsm.Result); !ok {
+		t.Fatal(r, m.Stuck())
+	}
+	parent := tiering.Parent{Group: 1, Machine: &tiering.Machine{Machine: m, Damage: &tiering.Damage{Logger: slog.New(slog.DiscardHandler)}}, By: parentSplit}
+	p := &tiering.Preparations{Space: &tiering.SnapshotSpace{Free: func() (uint64, error) { return 1 << 30, nil }}}
+	if err := p.Prepare(3, parent); !errors.Is(err, tiering.ErrPreparing) {
+		t.Errorf("at once: %v", err)
+	}
+	if p.Space.Kept() < 5000*100 {
+		t.Errorf("%d bytes are kept for the copies of 5000 members", p.Space.Kept())
+	}
+	parted := func() error {
+		of, err := sets.Part(parentSplit, 2)
+		mustDo(t, err)
+		return of.Whole()
+	}
+	ready := func() bool { return p.Prepare(3, parent) == nil }
+	eventually(t, "the replica is ready", ready)
+	mustDo(t, parted())
+	other, err := sets.Part(raftfsm.Partition{From: codec.Whole, Divisor: 1, Parts: 3}, 3)
+	mustDo(t, err)
+	other.End()
+	if err := p.Prepare(3, parent); !errors.Is(err, members.ErrPartingEnded) {
+		t.Errorf("after the end of its parting: %v", err)
+	}
+	eventually(t, "the replica is ready again", ready)
+	mustDo(t, parted())
+	p.End(1, 4)
+	p.Wait()
+	if parted() == nil {
+		t.Error("the members are still parted after the end")
 	}
 }

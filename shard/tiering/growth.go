@@ -9,17 +9,18 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/spill"
 )
 
 // Preparations prepares this node's replicas for the splits of their shards: see R2 of shard/GROWTH.md.
-// A replica that is ready has read all data on its disk that Split copies, moves no rows and bodies between
-// memory and disk, and has disk space for the staged members and the first snapshots.
+// A replica that is ready has read all data on its disk that Split copies, has parted its rows in memory and its members on disk, moves no rows and bodies between
+// memory and disk, and has disk space for the copies of members and the first snapshots.
 //
-// Each preparation reads in a goroutine, which ends with the data. Close waits for all of them. One of them parts rows and
-// bodies at a time, so that all together take half a core.
+// Each preparation reads in a goroutine, which ends with the data. Close waits for all of them. One of them parts rows, bodies
+// and members at a time, so that all together take half a core.
 type Preparations struct {
 	Space *SnapshotSpace
 
@@ -32,9 +33,9 @@ type Preparations struct {
 	}
 }
 
-// stagedBytes estimates the disk space of a member that Split stages and a child copies: a pair has
-// three keys, and each stays until the databases merge their files.
-const stagedBytes = 200
+// copiedBytes estimates the disk space of the copy of a member, until the database has merged its files: a pair has
+// three keys.
+const copiedBytes = 200
 
 // Parent is this node's replica of a shard that is to split.
 type Parent struct {
@@ -55,7 +56,9 @@ type preparation struct {
 	steps    atomic.Uint64 // steps of parting so far
 	ended    chan struct{} // closed when nobody needs the preparation any more
 	done     chan struct{} // closed once the data is read and parted, or cannot be
-	err      error         // why it failed; set before done is closed
+	// These fields are set before done is closed.
+	err  error            // why it failed
+	sets *members.Parting // of the members; nil if there are none
 }
 
 // ErrPreparing is returned by Prepare while a replica is being prepared.
@@ -63,7 +66,7 @@ var ErrPreparing = errors.New("the replica is being prepared for the split")
 
 // PreparingError is an ErrPreparing that tells how far the preparation is.
 type PreparingError struct {
-	Steps uint64 // it rises while rows and bodies are parted
+	Steps uint64 // it rises while rows, bodies and members are parted
 }
 
 func (e *PreparingError) Error() string {
@@ -77,7 +80,8 @@ var ErrClosed = errors.New("this node is closing, and prepares no replica for a 
 // Prepare returns nil if the replica is ready for an attempt to split its shard. The first call begins
 // the preparation. A failed preparation begins again with the next call.
 func (p *Preparations) Prepare(attempt uint32, of Parent) error {
-	if err := raftfsm.CheckSplit(of.Machine.Machine, of.By); err != nil {
+	err := raftfsm.CheckSplit(of.Machine.Machine, of.By)
+	if err != nil {
 		return err
 	}
 	bytes := of.diskBytes() // before the lock, because this may wait for Apply
@@ -99,17 +103,19 @@ func (p *Preparations) Prepare(attempt uint32, of Parent) error {
 	default:
 		return &PreparingError{Steps: x.steps.Load()}
 	}
-	if x.err != nil {
-		p.endLocked(of.Group)
-		return x.err
+	if err = x.err; err == nil && x.sets != nil {
+		err = x.sets.Whole() // the removal of a damaged file ends it
 	}
-	return nil
+	if err != nil {
+		p.endLocked(of.Group)
+	}
+	return err
 }
 
 // diskBytes estimates the disk space that the split takes.
 func (of *Parent) diskBytes() uint64 {
 	_, pairs := of.Machine.Besides()
-	return 2*of.SnapshotBytes + uint64(of.By.Parts)*raftfsm.RememberedBytes(of.Machine.Machine) + 2*pairs*stagedBytes
+	return 2*of.SnapshotBytes + uint64(of.By.Parts)*raftfsm.RememberedBytes(of.Machine.Machine) + pairs*copiedBytes
 }
 
 func (p *Preparations) beginLocked(attempt uint32, of *Parent, bytes uint64) error {
@@ -129,8 +135,7 @@ func (p *Preparations) beginLocked(attempt uint32, of *Parent, bytes uint64) err
 		for _, m := range x.movers() {
 			m.Pause() // may wait for a step of tiering
 		}
-		x.err = readAll(m.Machine, of.Cold)
-		if x.err == nil {
+		if x.err = readCold(of.Cold); x.err == nil {
 			x.err = x.part(&p.stepping, of.By)
 		}
 		switch {
@@ -177,6 +182,9 @@ func (p *Preparations) endLocked(parent uint32) {
 	}
 	p.reading.Go(func() {
 		<-x.done
+		if x.sets != nil {
+			x.sets.End()
+		}
 		for _, m := range x.movers() {
 			m.Resume()
 		}
@@ -198,11 +206,20 @@ func (p *Preparations) Close() {
 	p.Wait()
 }
 
-// part parts the bodies, and reads those on disk, and the rows in memory. Once the preparation has ended, they stay half parted. If
-// the rows cannot be parted, Split copies them. If the shard has split, nothing is left to do.
+// part parts the bodies, and reads those on disk, the rows in memory, and then the members. If the shard has split, nothing is left to do.
 func (x *preparation) part(stepping *sync.Mutex, by raftfsm.Partition) error {
+	err := x.partRows(stepping, by)
+	if err == nil && x.machine.Route() == by.From {
+		err = x.partSets(stepping, by)
+	}
+	return err
+}
+
+// partRows parts the bodies and the rows. Once the preparation has ended, they stay half parted. If the rows cannot be
+// parted, Split copies them.
+func (x *preparation) partRows(stepping *sync.Mutex, by raftfsm.Partition) error {
 	for {
-		more, err := x.step(stepping, by)
+		more, err := x.step(stepping, func() (bool, error) { return x.machine.Part(by) })
 		if errors.Is(err, raftfsm.ErrReplaced) && x.machine.Route() != by.From {
 			return nil
 		}
@@ -219,8 +236,30 @@ func (x *preparation) part(stepping *sync.Mutex, by raftfsm.Partition) error {
 	}
 }
 
+// partSets parts the members. The steps read all members, so damage is found before Split. Once the preparation
+// has ended, the copies are removed.
+func (x *preparation) partSets(stepping *sync.Mutex, by raftfsm.Partition) (err error) {
+	sets := x.machine.Members()
+	if _, pairs := x.machine.Besides(); sets == nil || pairs == 0 {
+		return nil
+	}
+	if x.sets, err = sets.Part(by, int(by.Parts)); err != nil {
+		return fmt.Errorf("cannot part members: %w", err)
+	}
+	for more := true; more && err == nil; {
+		more, err = x.step(stepping, x.sets.Step)
+	}
+	if errors.Is(err, members.ErrPartingEnded) && x.machine.Route() != by.From {
+		return nil
+	}
+	if err != nil && !errors.Is(err, ErrPreparing) {
+		err = fmt.Errorf("cannot part members: %w", err)
+	}
+	return err
+}
+
 // step makes a step of parting, and rests as long as the step took, while no other preparation does.
-func (x *preparation) step(stepping *sync.Mutex, by raftfsm.Partition) (more bool, err error) {
+func (x *preparation) step(stepping *sync.Mutex, part func() (more bool, err error)) (more bool, err error) {
 	stepping.Lock()
 	defer stepping.Unlock()
 	select {
@@ -229,7 +268,7 @@ func (x *preparation) step(stepping *sync.Mutex, by raftfsm.Partition) (more boo
 	default:
 	}
 	began := time.Now()
-	if more, err = x.machine.Part(by); err != nil || !more {
+	if more, err = part(); err != nil || !more {
 		return false, err
 	}
 	x.steps.Add(1)
@@ -257,26 +296,22 @@ func (x *preparation) movers() (all []mover) {
 	return all
 }
 
-// errStored is returned by readAll if only stored snapshots use damaged cold rows. The replica has lost no row,
+// errStored is returned by readCold if only stored snapshots use damaged cold rows. The replica has lost no row,
 // but a replay of Split from such a snapshot would need them. Each new snapshot replaces the oldest stored one.
 var errStored = errors.New("damaged cold rows of a stored snapshot are replaced by a new snapshot")
 
-// readAll reads all data of a replica that is on disk, except bodies, which part reads.
-func readAll(m raftfsm.Machine, rows *cold.Group) error {
-	if rows != nil {
-		for _, generation := range rows.Numbers() {
-			retained, err := rows.Scrub(generation, func(int) error { return nil })
-			if errors.Is(err, cold.ErrDamaged) && !retained {
-				return fmt.Errorf("%w: %s", errStored, err.Error())
-			}
-			if err != nil {
-				return fmt.Errorf("cannot read cold rows: %w", err)
-			}
-		}
+// readCold reads all cold rows of a replica. part reads bodies and members.
+func readCold(rows *cold.Group) error {
+	if rows == nil {
+		return nil
 	}
-	if sets := m.Members(); sets != nil {
-		if err := sets.Verify(); err != nil {
-			return fmt.Errorf("cannot read members: %w", err)
+	for _, generation := range rows.Numbers() {
+		retained, err := rows.Scrub(generation, func(int) error { return nil })
+		if errors.Is(err, cold.ErrDamaged) && !retained {
+			return fmt.Errorf("%w: %s", errStored, err.Error())
+		}
+		if err != nil {
+			return fmt.Errorf("cannot read cold rows: %w", err)
 		}
 	}
 	return nil
