@@ -439,8 +439,11 @@ func (w *splitWorld) draw(t *rapid.T) splitOp {
 		return row(engine.OpDelete, 0)
 	case kind == codec.KindCounters:
 		op := counters.PostOp{Kind: counters.Publish, ID: rapid.Uint64Range(0, 20).Draw(t, "id"), Limits: counters.OutboxLimits{Posts: 4}}
-		if which == 5 {
+		switch which {
+		case 5:
 			op = counters.PostOp{Kind: counters.Unpublish, ID: op.ID}
+		case 6: // an outbox that may leave memory
+			op = counters.PostOp{Kind: counters.PutOutbox, Outbox: counters.Outbox{IDs: descending(20 + op.ID)}}
 		}
 		return splitOp{key, func(w *raftfsm.RequestWriter, _ raftfsm.Machine) {
 			counters.OutboxOps{{Author: key, PostOp: op}}.AppendTo(w, key, 0)
@@ -451,6 +454,14 @@ func (w *splitWorld) draw(t *rapid.T) splitOp {
 	move := rapid.SampledFrom([]engine.OpKind{unread.Raise, unread.Begin}).Draw(t, "move")
 	op := engine.Op{ID: key, Kind: move, Cells: []engine.Cell{{Column: column + 1, Value: max(1, value)}}}
 	return splitOp{key, func(w *raftfsm.RequestWriter, _ raftfsm.Machine) { unread.CursorOps{op}.AppendTo(w, key, 0) }}
+}
+
+// descending returns n ids, descending to 1.
+func descending(n uint64) (ids []uint64) {
+	for ; n > 0; n-- {
+		ids = append(ids, n)
+	}
+	return ids
 }
 
 // drawFeedOp draws an op on a feed. If it has a Since, this is the stamp that learn last read from

@@ -6,9 +6,11 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"sort"
 	"sync/atomic"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/wire"
 )
 
 // This file divides the bodies of a shard for a split, in place and concurrently with the writer and
@@ -244,6 +246,10 @@ type moved struct {
 	touched   uint32
 }
 
+func (p *page) moved(i int) moved {
+	return moved{key: p.key(i), hash: Hash(p.key(i)), body: p.body(i), touched: p.touchedAt(i)}
+}
+
 // moveLocked moves the keys as they are now. It returns false if no keys are left to move.
 func (s *step) moveLocked() (more bool) {
 	all := make([][]moved, len(s.q.tables))
@@ -254,7 +260,7 @@ func (s *step) moveLocked() (more bool) {
 			bytes += page.bytes()
 			for j := range page.keys() {
 				key, body := page.key(j), page.body(j)
-				m := moved{key: key, hash: Hash(key), body: body, touched: page.touchedAt(j)}
+				m := page.moved(j)
 				for len(known) > 0 && known[0].hash < m.hash {
 					known = known[1:]
 				}
@@ -309,25 +315,57 @@ func (s *step) publishLocked() {
 // append adds keys to the table of a part. Their hashes are above those of its keys. The sizes of the table that is divided stay, but
 // for the memory of pages.
 func (p *pageTable) append(keys []moved) {
+	for i := range keys {
+		if IsMark(keys[i].body) {
+			p.marks.Add(1)
+			p.marked.Add(int64(sizeOf(keys[i].body)))
+		}
+	}
+	p.keys.Add(int64(len(keys)))
 	for len(keys) > 0 {
 		page := p.page(keys[0].hash)
 		end := page.end(keys[0].hash)
-		b := newPageBuilder(page.keys() + len(keys))
-		b.addAll(page)
-		n := 0
-		for ; n < len(keys) && keys[n].hash <= end; n++ {
-			b.add(keys[n].key, keys[n].body, keys[n].touched)
-			if IsMark(keys[n].body) {
-				p.marks.Add(1)
-				p.marked.Add(int64(sizeOf(keys[n].body)))
-			}
+		n := 1
+		for n < len(keys) && keys[n].hash <= end {
+			n++
 		}
-		next := b.page(page.bits)
-		p.keys.Add(int64(n))
-		p.count(sizes{bytes: next.bytes() - page.bytes()})
-		p.place(keys[0].hash, next)
+		all := make([]moved, 0, page.keys()+n)
+		for i := range page.keys() {
+			all = append(all, page.moved(i))
+		}
+		p.count(sizes{bytes: -page.bytes()})
+		p.placeAll(end&^(math.MaxUint64>>page.bits), page.bits, append(all, keys[:n]...))
 		keys = keys[n:]
 	}
+}
+
+// placeAll makes the pages of all keys whose hashes begin with the first sharedBits of hash, as place would. It copies each body once.
+func (p *pageTable) placeAll(hash uint64, sharedBits uint8, keys []moved) {
+	bytes := pageBytes + headBytes*len(keys) + wire.RicePadding
+	for i := range keys {
+		bytes += len(keys[i].body)
+	}
+	d := p.dir.Load()
+	full := bytes > p.bytesMax && len(keys) > 1
+	if full && sharedBits == d.bits {
+		if full = int64(2*len(d.slots)) <= slotsFree+p.keys.Load(); full {
+			p.double(d)
+		}
+	}
+	if !full {
+		b := newPageBuilder(len(keys))
+		for i := range keys {
+			b.add(keys[i].key, keys[i].body, keys[i].touched)
+		}
+		page := b.page(sharedBits)
+		p.count(sizes{bytes: page.bytes()})
+		p.put(hash, page)
+		return
+	}
+	high := hash | 1<<(63-sharedBits)
+	n := sort.Search(len(keys), func(i int) bool { return keys[i].hash >= high })
+	p.placeAll(hash, sharedBits+1, keys[:n])
+	p.placeAll(high, sharedBits+1, keys[n:])
 }
 
 // Split gives each shard of to the bodies of its part, and returns these as Bodies of that shard, not shown yet. to has empty

@@ -1,0 +1,204 @@
+package kinds
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/spill"
+)
+
+// bodiesGrowing is a shard of feeds or outboxes that splits into three on a node with a disk.
+type bodiesGrowing struct {
+	testing.TB
+	kind    codec.Kind
+	store   *cold.Store
+	parking *raftfsm.Parking
+}
+
+const growBodies = 2000
+
+func newBodiesGrowing(t testing.TB, kind codec.Kind) *bodiesGrowing {
+	g := &bodiesGrowing{TB: t, kind: kind, parking: new(raftfsm.Parking)}
+	var err error
+	g.store, err = cold.Open(cold.Config{Dir: "cold", FS: vfs.NewMem(), Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { t.Error(err) }})
+	must.Do(t, err)
+	t.Cleanup(func() { must.Do(t, g.store.Close()) })
+	return g
+}
+
+// machine returns a replica of a group with a disk, or of none with group 0.
+func (g *bodiesGrowing) machine(group uint32, route codec.Route, unborn bool) raftfsm.Machine {
+	places := raftfsm.Places{}
+	if group > 0 {
+		places.Bodies = spill.Place{Store: g.store, Group: group}
+	}
+	m := All.New(g.kind, places)
+	m.SetRoute(route)
+	m.SetGrowth(raftfsm.Growth{Parking: g.parking, Unborn: unborn, NewPart: func() raftfsm.Machine { return All.New(g.kind, raftfsm.Places{}) }})
+	g.Cleanup(m.Close)
+	return m
+}
+
+// write gives a body to each key of the shard's route, which depends on the round.
+func (g *bodiesGrowing) write(m raftfsm.Machine, round uint64) {
+	g.Helper()
+	g.writeKeys(m, round, 0, growBodies)
+}
+
+func (g *bodiesGrowing) writeKeys(m raftfsm.Machine, round, from, to uint64) {
+	g.Helper()
+	var w raftfsm.RequestWriter
+	route := m.Route()
+	w.Reset(nil, route, &dedup.RequestID{})
+	for key := from; key < to; key++ {
+		switch {
+		case key%uint64(route.Modulus) != uint64(route.Residue):
+		case g.kind == codec.KindFeed:
+			f := feed.Op{User: key, Kind: feed.Reset, Since: 1, Modulus: route.Modulus}
+			for id := range 10 + key%20 {
+				f.Followees = append(f.Followees, feed.Followee{ID: 3*id + key, Posts: int64(key + round)})
+			}
+			feed.Ops{f}.AppendTo(&w, key, 0)
+		default:
+			op := counters.PostOp{Kind: counters.PutOutbox, Outbox: counters.Outbox{IDs: descending(20 + key%20 + round)}}
+			counters.OutboxOps{{Author: key, PostOp: op}}.AppendTo(&w, key, 0)
+		}
+	}
+	data := dedup.AppendClock(codec.BeginEntry(nil, g.kind, 0), m.LogTime(), testLimits)
+	if err, failed := m.Apply(codectest.Next(m, codec.AppendChecksum(append(data, w.Section()...)))).(error); failed {
+		g.Fatal(err)
+	}
+}
+
+func (g *bodiesGrowing) apply(m raftfsm.Machine, entry []byte) {
+	g.Helper()
+	if err, failed := m.Apply(codectest.Next(m, entry)).(error); failed {
+		g.Fatal(err)
+	}
+}
+
+func (g *bodiesGrowing) spill(m raftfsm.Machine) {
+	g.Helper()
+	_, err := m.Bodies().Spill(0, math.MaxInt64, func() bool { return true })
+	must.Do(g, err)
+}
+
+// mustEqual compares machines with the undivided shard.
+func (g *bodiesGrowing) mustEqual(undivided raftfsm.Machine, parts ...raftfsm.Machine) {
+	g.Helper()
+	want, digest, keys := visited(g, g.kind, undivided), uint64(0), uint64(0)
+	for _, part := range parts {
+		route := part.Route()
+		mine := maps.Clone(want)
+		maps.DeleteFunc(mine, func(s stored, _ string) bool { return s.key%uint64(route.Modulus) != uint64(route.Residue) })
+		if got := visited(g, g.kind, part); !maps.Equal(got, mine) {
+			g.Fatalf("%s of %s has %d bodies, want %d", g.kind, route, len(got), len(mine))
+		}
+		digest += part.State().Digest
+		keys += part.Bodies().Stats().Keys
+	}
+	if digest != undivided.State().Digest || keys != growBodies {
+		g.Fatalf("%s: the parts have %d bodies, digest %x, the shard %x", g.kind, keys, digest, undivided.State().Digest)
+	}
+}
+
+// A shard with bodies on disk splits, and two shards adopt the others' parts:
+//
+//  1. All parts have the bodies and digests of the undivided shard, however much of it was parted before, and later writes reach
+//     one part. A replica without a disk, which parted nothing, has the same parts.
+//  2. The bodies that were on disk stay there.
+//  3. The parent may restore a snapshot, close and lose its data on disk while the children live, and the reverse.
+//  4. A replay of Split, from a snapshot before it, makes the same parts again.
+func TestBodiesGrow(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []codec.Kind{codec.KindFeed, codec.KindCounters} {
+		for steps := range 3 {
+			t.Run(fmt.Sprint(kind, " with ", steps, " of 2 halves parted"), func(t *testing.T) {
+				t.Parallel()
+				growBodiesAfter(newBodiesGrowing(t, kind), steps)
+			})
+		}
+	}
+}
+
+func growBodiesAfter(g *bodiesGrowing, halves int) {
+	undivided, parent := g.machine(0, codec.Whole, false), g.machine(5, codec.Whole, false)
+	for _, m := range []raftfsm.Machine{undivided, parent} {
+		g.write(m, 0)
+		g.write(m, 1)
+	}
+	before := codectest.Persisted(g, parent)
+	g.spill(parent)
+	by := raftfsm.Partition{From: codec.Whole, Divisor: 1, Parts: 3}
+	for step, more := 0, halves > 0; more && (halves > 1 || step < 2); step++ {
+		var err error
+		more, err = parent.Part(by)
+		must.Do(g, err)
+	}
+	spilled := parent.Bodies().Stats().Spilled
+	e := raftfsm.SplitEntry{From: codec.Whole, Attempt: 3, Group: 5, Divisor: 1, Children: []uint32{6, 7}}
+	split := e.Entry(g.kind)
+	g.apply(parent, split)
+	parts := []raftfsm.Machine{parent}
+	for i := range uint32(2) {
+		parts = append(parts, g.machine(6+i, codec.Route{Modulus: 3, Residue: 1 + i}, true))
+		g.apply(parts[1+i], g.parking.Of(6+i).Entry(g.kind))
+	}
+	sum := uint64(0)
+	for _, part := range parts {
+		sum += part.Bodies().Stats().Spilled
+	}
+	if sum != spilled || spilled != growBodies {
+		g.Fatalf("%d of %d bodies are on disk after the split", sum, spilled)
+	}
+	parent.Begun(3)
+	g.mustEqual(undivided, parts...)
+
+	again := g.machine(8, codec.Whole, false)
+	must.Do(g, codectest.Restore(again, before))
+	g.apply(again, split)
+	again.Begun(3)
+	for i := range uint32(2) {
+		other := g.parking.Of(6 + i)
+		if now := other.Machine.Bodies().Stats(); now.Keys != parts[1+i].Bodies().Stats().Keys {
+			g.Fatalf("the replay has parked %+v", now)
+		}
+		if !bytes.Equal(codectest.Persisted(g, again), codectest.Persisted(g, parent)) {
+			g.Fatal("the parent's parts differ")
+		}
+		g.parking.Discard(other)
+	}
+
+	g.write(undivided, 2)
+	for _, part := range parts {
+		g.write(part, 2)
+		g.spill(part)
+	}
+	g.mustEqual(undivided, parts...)
+	must.Do(g, codectest.Restore(parent, codectest.Persisted(g, parent)))
+	g.mustEqual(undivided, parts...)
+	g.spill(parts[1]) // removes what the parent has left
+	g.mustEqual(undivided, parts...)
+	must.Do(g, codectest.Restore(parts[1], codectest.Persisted(g, parts[1])))
+	must.Do(g, g.store.Drop(5))
+	g.mustEqual(undivided, parts...)
+	saved := codectest.Persisted(g, parts[2])
+	parts[2].Close()
+	parts[2] = g.machine(7, parts[2].Route(), true)
+	must.Do(g, codectest.Restore(parts[2], saved))
+	g.mustEqual(undivided, parts...)
+}
