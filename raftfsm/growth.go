@@ -278,9 +278,8 @@ func (m *Base) take(part *Parked, e *AdoptEntry, index uint64, done func()) erro
 // shard/GROWTH.md.
 const (
 	// SplitRowsMax bounds the rows of a shard that cannot be parted before, because some are on disk or it
-	// was parted in another way, and the number of feeds.
+	// was parted in another way. Feeds and outboxes have no bound, because Split never copies them.
 	SplitRowsMax    = 500_000
-	SplitBytesMax   = 64 << 20 // bodies
 	SplitMembersMax = 100_000
 
 	// rememberedBytes estimates the memory of a key or producer in the request memory.
@@ -296,16 +295,15 @@ var ErrRestoring = errors.New("a restore has closed the shard; wait for its end,
 // CheckSplit returns why a shard cannot split now, as this replica knows it, or nil. by may be without Parts, if they
 // are not known.
 func CheckSplit(m Machine, by Partition) error {
-	state, bytes := m.State(), uint64(0)
-	parts := m.TableOf(0) != nil && state.ColdRows == 0 // Part moves all rows
+	state := m.State()
+	if m.TableOf(0) == nil {
+		state.Rows = 0 // they are bodies
+	}
 	var parted error
 	for t := Table(0); by.Parts > 0 && m.TableOf(t) != nil; t++ {
 		parted = errors.Join(parted, engine.CheckParting(m.TableOf(t), by))
 	}
 	_, pairs := m.Besides()
-	if b := m.Bodies(); b != nil {
-		bytes = b.Stats().Bytes + b.Stats().SpilledBytes
-	}
 	switch {
 	case m.base().sizes.closed.Load():
 		return ErrRestoring
@@ -314,10 +312,6 @@ func CheckSplit(m Machine, by Partition) error {
 	case state.Rows > SplitRowsMax && parted != nil:
 		return fmt.Errorf("%w: %d rows, the most that may be copied are %d, and %w (by a growth that was withdrawn, until this node restarts)",
 			ErrTooLarge, state.Rows, SplitRowsMax, parted)
-	case state.Rows > SplitRowsMax && !parts:
-		return tooLarge(state.Rows, "rows", SplitRowsMax)
-	case bytes > SplitBytesMax:
-		return tooLarge(bytes, "bytes of bodies", SplitBytesMax)
 	case pairs > SplitMembersMax:
 		return tooLarge(pairs, "members", SplitMembersMax)
 	}

@@ -116,6 +116,25 @@ func (g *bodiesGrowing) mustEqual(undivided raftfsm.Machine, parts ...raftfsm.Ma
 	}
 }
 
+// A shard may split however many and large its feeds or outboxes are.
+func TestBodiesHaveNoBound(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []codec.Kind{codec.KindFeed, codec.KindCounters} {
+		m := All.New(kind, raftfsm.Places{})
+		for key := range uint64(raftfsm.SplitRowsMax + 1) {
+			m.Bodies().Current().Set(key, []byte{1, 2, 3}, 0)
+		}
+		for key := range uint64(80) {
+			m.Bodies().Current().Set(key, bytes.Repeat([]byte{1}, 1<<20), 0)
+		}
+		if s := m.Bodies().Stats(); s.Keys <= raftfsm.SplitRowsMax || s.Bytes <= 64<<20 {
+			t.Fatalf("%+v", s)
+		}
+		must.Do(t, raftfsm.CheckSplit(m, raftfsm.Partition{From: codec.Whole, Divisor: 1, Parts: 3}))
+		m.Close()
+	}
+}
+
 // A shard with bodies on disk splits, and two shards adopt the others' parts:
 //
 //  1. All parts have the bodies and digests of the undivided shard, however much of it was parted before, and later writes reach
