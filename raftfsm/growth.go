@@ -274,13 +274,12 @@ func (m *Base) take(part *Parked, e *AdoptEntry, index uint64, done func()) erro
 	return nil
 }
 
-// A shard splits only up to these bounds, because Apply copies so much: see "Stages" in
+// A shard splits only up to this bound, because Apply copies so much: see "Stages" in
 // shard/GROWTH.md.
 const (
 	// SplitRowsMax bounds the rows of a shard that cannot be parted before, because some are on disk or it
-	// was parted in another way. Feeds and outboxes have no bound, because Split never copies them.
-	SplitRowsMax    = 500_000
-	SplitMembersMax = 100_000
+	// was parted in another way. Feeds, outboxes and members have no bound: they can always be parted before.
+	SplitRowsMax = 500_000
 
 	// rememberedBytes estimates the memory of a key or producer in the request memory.
 	rememberedBytes = 112
@@ -303,7 +302,6 @@ func CheckSplit(m Machine, by Partition) error {
 	for t := Table(0); by.Parts > 0 && m.TableOf(t) != nil; t++ {
 		parted = errors.Join(parted, engine.CheckParting(m.TableOf(t), by))
 	}
-	_, pairs := m.Besides()
 	switch {
 	case m.base().sizes.closed.Load():
 		return ErrRestoring
@@ -312,8 +310,6 @@ func CheckSplit(m Machine, by Partition) error {
 	case state.Rows > SplitRowsMax && parted != nil:
 		return fmt.Errorf("%w: %d rows, the most that may be copied are %d, and %w (by a growth that was withdrawn, until this node restarts)",
 			ErrTooLarge, state.Rows, SplitRowsMax, parted)
-	case pairs > SplitMembersMax:
-		return tooLarge(pairs, "members", SplitMembersMax)
 	}
 	return nil
 }
