@@ -22,7 +22,7 @@ import (
 //
 //   - A file with unreadable sets in use stays unless another replica has these sets. Another
 //     replica certainly has them if the group begins a Load now, or began one after the file was
-//     found damaged. A group that adopts a part begins a Load too, because it needs no earlier sets.
+//     found damaged.
 //   - The store first gives up the unreadable sets durably: the state of the group becomes a mark (no
 //     bytes), and the group refuses all calls until the next Switch.
 //   - No write runs meanwhile (Store.writes). An open iterator keeps the files that it reads, and a

@@ -490,12 +490,7 @@ func (d *damageModel) apply(t *rapid.T, g *damageGroup, to int) {
 		apply := func() {
 			judged, after, err = give(g.group, g.state.at, uint64(g.state.index+1), e, func() { d.meanwhile(t) })
 		}
-		if e.part > 0 {
-			g.begun = true // AdoptPart begins a Load
-			d.keeps(t, g, apply)
-		} else {
-			apply()
-		}
+		apply()
 		g.busy = false
 		if errors.Is(err, ErrNotStaged) && (g.lost || !d.staged()) {
 			return

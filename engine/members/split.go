@@ -147,7 +147,6 @@ func (g *Group) AdoptPart(parent uint32, split uint64, part int, index uint64) (
 		}
 	}
 	g.loading.Store(false) // nobody needs an earlier Load any more
-	g.store.discardFor(g)
 	g.store.writes.RLock()
 	defer g.store.writes.RUnlock()
 	g.store.naming.Lock()
