@@ -2,11 +2,15 @@ package members
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/countd/countd/internal/scarce"
 )
 
 // thirds is the Partition of these tests.
@@ -219,5 +223,124 @@ func TestPartsOfAnEarlierVersion(t *testing.T) {
 	}
 	if s, err := Open(Config{Dir: "members", FS: mem, MemoryBytes: MemoryBytesMin, Logger: d.store.cfg.Logger}); !errors.Is(err, errOldSplit) {
 		t.Errorf("%v, %v", s, err)
+	}
+}
+
+// While steps, ends of Partings, readers, a Scrub and the filling of filters run, entries are applied. Then the group splits, and another adopts a part:
+//
+//  1. each group has the pairs of its part;
+//  2. a read before the Split finds a pair that no entry removes;
+//  3. a read after the Split finds such a pair if and only if it is of the part.
+func TestPartingBesideAll(t *testing.T) {
+	d := diskOf(t)
+	d.store.stepPairs = 50
+	const rows, stay = 30, 40 // members from 0 to stay-1 of each row stay
+	d.give(joins(rows, stay)...)
+	child := d.open(2)
+	defer child.Close()
+	stop := make(chan struct{})
+	var beside sync.WaitGroup
+	loop := func(fn func(n uint64) error) {
+		beside.Go(func() {
+			for n := uint64(0); ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := fn(n); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	splits, split := make(chan struct{}), make(chan struct{}) // closed before and after the Split
+	closed := func(c chan struct{}) bool {
+		select {
+		case <-c:
+			return true
+		default:
+			return false
+		}
+	}
+	loop(func(n uint64) error {
+		if closed(splits) {
+			return nil
+		}
+		p, err := d.group.Part(modelPartition{other: n%3 == 0}, modelParts)
+		for more := true; more && err == nil; {
+			more, err = p.Step()
+		}
+		if n%5 == 0 && p != nil {
+			p.End()
+		}
+		if errors.Is(err, ErrPartingEnded) {
+			err = nil
+		}
+		return err
+	})
+	loop(func(n uint64) error {
+		after := closed(split)
+		in, row := make([]bool, 1), n%rows
+		err := d.group.Contains(n%stay, 0, []uint64{row}, in)
+		l, failed := d.group.Members(row, 0, Page{Limit: 1000})
+		if !after && closed(splits) {
+			return errors.Join(err, failed) // the Split may have come between
+		}
+		if want := !after || modelPart(row) == 0; in[0] != want || (len(l.Entries) >= stay) != want {
+			return fmt.Errorf("row %d: %v, %d members, want them: %v", row, in[0], len(l.Entries), want)
+		}
+		return errors.Join(err, failed)
+	})
+	loop(func(uint64) error { return d.group.Verify() })
+	loop(func(uint64) error {
+		if err := d.group.fillFilter(); !errors.Is(err, scarce.ErrClosed) {
+			return err
+		}
+		return nil // the Split has given the filter up
+	})
+	for n := range uint64(300) {
+		var ops []op
+		for i := range uint64(5) {
+			kind := byte('j')
+			if (n/rows+i)%2 == 1 {
+				kind = 'l'
+			}
+			ops = append(ops, op{kind: kind, pair: Pair{Row: (n*7 + i*3) % rows, Member: stay + i}})
+		}
+		d.give(ops...)
+	}
+	before := d.at
+	close(splits)
+	states, err := d.group.Split(d.at, d.index+1, modelParts, thirds)
+	close(split)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := child.AdoptPart(1, d.index+1, 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	d.index++
+	d.at = states[0]
+	d.give(op{kind: 'j', pair: Pair{Row: 3, Member: 99}})
+	if err := d.group.Trim(d.index); err != nil {
+		t.Fatal(err)
+	}
+	close(stop)
+	beside.Wait()
+	if err := errors.Join(d.group.Verify(), child.Verify()); err != nil {
+		t.Error(err)
+	}
+	if n := states[0].Pairs + states[1].Pairs + states[2].Pairs; n != before.Pairs || child.State().Pairs != states[1].Pairs || d.group.State().Pairs != states[0].Pairs+1 {
+		t.Errorf("%+v, %+v, of %+v", states, child.State(), before)
+	}
+	for row := range uint64(rows) {
+		for g, part := range map[*Group]int{d.group: 0, child: 1} {
+			l, err := g.Members(row, 0, Page{Limit: 1000})
+			if has := len(l.Entries) >= stay; err != nil || has != (modelPart(row) == part) {
+				t.Errorf("row %d of part %d has %d members: %v", row, part, len(l.Entries), err)
+			}
+		}
 	}
 }
