@@ -23,7 +23,13 @@ type autoBounds struct {
 	// A shard is large if it has this many rows in memory, or if they take this many bytes. A snapshot
 	// of either is written, and sent to another node, in about a minute.
 	rows, bytes uint64
-	// after is how long a shard must be large, while this node leads the catalog: rows that come and go
+	// A shard is busy if its leader applies entries for this share of the time, for busyFor. One goroutine applies
+	// the entries of a shard, so 1 is the most that a shard can do. The hottest post stays in one shard, so
+	// load alone makes no more than busyShardsMax shards.
+	busy          float64
+	busyFor       time.Duration
+	busyShardsMax int
+	// after is how long a shard must be large or busy, while this node leads the catalog: rows that come and go
 	// do not multiply shards for good, and the nodes of a cluster that starts find each other first.
 	// Each withdrawal makes it autoPatience times longer, up to afterMax.
 	after, afterMax time.Duration
@@ -33,7 +39,7 @@ type autoBounds struct {
 	shardsMax, replicasMax int
 }
 
-var autoBoundsDefault = autoBounds{rows: 50_000_000, bytes: 1 << 30, after: 10 * time.Minute, afterMax: 24 * time.Hour, withdraw: 15 * time.Minute, shardsMax: 27, replicasMax: 64}
+var autoBoundsDefault = autoBounds{rows: 50_000_000, bytes: 1 << 30, busy: 0.6, busyFor: 20 * time.Minute, busyShardsMax: 9, after: 10 * time.Minute, afterMax: 24 * time.Hour, withdraw: 15 * time.Minute, shardsMax: 27, replicasMax: 64}
 
 const (
 	autoEvery = time.Minute // interval of two looks at all shards
@@ -51,11 +57,20 @@ const (
 
 // autoState is what this node has seen of a keyspace since it leads the catalog.
 type autoState struct {
-	large  time.Time     // when it first saw a large shard; zero for none
+	large  time.Time     // when it first saw a large or busy shard; zero for none
 	grows  time.Time     // when it first saw the present growth without an order; zero for none
 	shards int           // number of shards when that growth began
-	after  time.Duration // how long a shard must be large
+	after  time.Duration // how long a shard must be large or busy
 	said   time.Time     // when it last logged why the keyspace does not grow
+}
+
+// busyState is what this node has seen of the load of a shard's leader.
+type busyState struct {
+	node, life string  // the leader, and the run of its process
+	seconds    float64 // ReplicaReport.ApplySeconds
+	at         time.Time
+	since      time.Time // since when it has been busy; zero if it is not
+	share      float64   // of the time between the last two looks
 }
 
 // AutoGrowth makes keyspaces grow without an order while this node leads the catalog. Start starts its
@@ -66,6 +81,7 @@ type AutoGrowth struct {
 	audit   func(clientadmin.AuditEvent)
 	bounds  autoBounds
 	of      map[uint32]*autoState // by the first group of the keyspace, because names return
+	load    map[uint32]busyState  // by group
 	growths prometheus.Counter
 	refused prometheus.Gauge
 	ctx     context.Context // ends with Close
@@ -77,7 +93,7 @@ type AutoGrowth struct {
 // forbid it for a keyspace. The function audit gets an event for each growth.
 func NewAutoGrowth(a *Cluster, fixed func(keyspace string) bool, audit func(clientadmin.AuditEvent), to prometheus.Registerer) (*AutoGrowth, error) {
 	g := &AutoGrowth{
-		cluster: a, fixed: fixed, audit: audit, bounds: autoBoundsDefault, of: map[uint32]*autoState{},
+		cluster: a, fixed: fixed, audit: audit, bounds: autoBoundsDefault, of: map[uint32]*autoState{}, load: map[uint32]busyState{},
 		growths: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "countd_auto_growths_total", Help: "Growths of keyspaces that this node began without an order.",
 		}),
@@ -121,6 +137,7 @@ func (g *AutoGrowth) look(now time.Time) {
 	n, err := g.cluster.cfg.Node()
 	if err != nil || !n.LeadsCatalog() || !n.Catalog().TakesGrowth() {
 		clear(g.of)
+		clear(g.load)
 		g.refused.Set(0)
 		return
 	}
@@ -170,6 +187,7 @@ type wantedGrowth struct {
 // it returns none of them, but that keyspace if its growth should be withdrawn.
 func (g *AutoGrowth) wanted(view *catalog.View, reports map[string]shard.NodeReport, now time.Time) (all []wantedGrowth) {
 	groups, growing := groupViews(view, reports), false
+	g.weigh(groups, reports, now)
 	known := map[uint32]bool{}
 	for _, k := range view.KeyspacesByName() {
 		s := g.of[k.FirstGroup()]
@@ -195,7 +213,7 @@ func (g *AutoGrowth) wanted(view *catalog.View, reports map[string]shard.NodeRep
 			}
 			s.after, s.grows = after, time.Time{}
 		}
-		reason, sure := g.reason(&k, groups)
+		reason, sure := g.reason(&k, groups, now)
 		switch {
 		case reason == "" && sure:
 			s.large, s.said = time.Time{}, time.Time{}
@@ -221,9 +239,32 @@ func (g *AutoGrowth) withdraw(ctx context.Context, n *shard.Node, k wantedGrowth
 	return "the leaders of its shards log the reason; the growth was withdrawn"
 }
 
+// weigh notes for how much of the time since the last look the leader of each shard has applied entries. A leader
+// that does not answer stays as it was.
+func (g *AutoGrowth) weigh(groups []*groupView, reports map[string]shard.NodeReport, now time.Time) {
+	for _, v := range groups {
+		leader := v.replicas[v.leader]
+		if leader == nil {
+			continue
+		}
+		s := busyState{node: v.leader, life: reports[v.leader].Life, seconds: leader.ApplySeconds, at: now}
+		if was, seen := g.load[v.number]; seen && was.node == s.node && was.life == s.life && was.seconds <= s.seconds && was.at.Before(now) {
+			if s.share = (s.seconds - was.seconds) / now.Sub(was.at).Seconds(); s.share >= g.bounds.busy {
+				if s.since = was.since; s.since.IsZero() {
+					s.since = was.at
+				}
+			}
+		}
+		g.load[v.number] = s
+	}
+	maps.DeleteFunc(g.load, func(number uint32, _ busyState) bool {
+		return !slices.ContainsFunc(groups, func(v *groupView) bool { return v.number == number })
+	})
+}
+
 // reason returns why a keyspace should have more shards, or "". It returns known if each leader has reported, or
 // if the keyspace must not grow by itself.
-func (g *AutoGrowth) reason(k *catalog.Keyspace, groups []*groupView) (reason string, known bool) {
+func (g *AutoGrowth) reason(k *catalog.Keyspace, groups []*groupView, now time.Time) (reason string, known bool) {
 	if g.fixed(k.Name) || kinds.All.Traits(k.Kind).Everywhere || GrowDefault*len(k.Groups) > g.bounds.shardsMax {
 		return "", true
 	}
@@ -234,11 +275,14 @@ func (g *AutoGrowth) reason(k *catalog.Keyspace, groups []*groupView) (reason st
 			known = false
 			continue
 		}
+		load, mayBusy := g.load[number], GrowDefault*len(k.Groups) <= g.bounds.busyShardsMax
 		switch rows := leader.Rows - min(leader.Rows, leader.ColdRows); {
 		case rows >= g.bounds.rows:
 			return fmt.Sprintf("shard %d has %d rows in memory, the bound is %d", s, rows, g.bounds.rows), true
 		case leader.Bytes >= g.bounds.bytes:
 			return fmt.Sprintf("the rows of shard %d take %d bytes of memory, the bound is %d", s, leader.Bytes, g.bounds.bytes), true
+		case mayBusy && !load.since.IsZero() && now.Sub(load.since) >= g.bounds.busyFor:
+			return fmt.Sprintf("the leader of shard %d applied entries for %.0f %% of the time, the bound is %.0f %%", s, 100*load.share, 100*g.bounds.busy), true
 		}
 	}
 	return "", known

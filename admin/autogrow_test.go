@@ -41,6 +41,16 @@ func TestAutoGrowthIsWanted(t *testing.T) {
 		return report(func(r *shard.ReplicaReport) { r.Rows, r.ColdRows = n, cold })
 	}
 	of := autoBoundsDefault
+	busy := func(seconds float64) map[string]shard.NodeReport {
+		return report(func(r *shard.ReplicaReport) { r.ApplySeconds = seconds })
+	}
+	elsewhere := func(seconds float64) map[string]shard.NodeReport {
+		all := busy(seconds)
+		r := all["n1.a"]
+		r.Life = "another"
+		return map[string]shard.NodeReport{"n1.a": r}
+	}
+	long := of.busyFor + of.after
 	type look struct {
 		after   time.Duration
 		reports map[string]shard.NodeReport
@@ -60,7 +70,24 @@ func TestAutoGrowthIsWanted(t *testing.T) {
 		"small in between":  {looks: []look{{0, rows(of.rows, 0), ""}, {1, rows(1, 0), ""}, {of.after, rows(of.rows, 0), ""}}},
 		"silent in between": {looks: []look{{0, rows(of.rows, 0), ""}, {1, nil, ""}, {of.after, rows(of.rows, 0), "shard 1"}}},
 		"silent now":        {looks: []look{{0, rows(of.rows, 0), ""}, {of.after, nil, ""}}},
-		"by the settings":   {fixed: "posts", looks: []look{{0, rows(of.rows, 0), ""}, {of.after, rows(of.rows, 0), ""}}},
+		"busy": {looks: []look{
+			{0, busy(100), ""}, {of.busyFor, busy(100 + 0.6*of.busyFor.Seconds()), ""},
+			{long - 1, busy(100 + 0.7*long.Seconds()), ""}, {long, busy(101 + 0.7*long.Seconds()), "the leader of shard 1 applied entries for"},
+		}},
+		"not busy enough": {looks: []look{
+			{0, busy(0), ""}, {of.busyFor, busy(0.59 * of.busyFor.Seconds()), ""}, {long, busy(0.59 * long.Seconds()), ""},
+		}},
+		"idle in between": {looks: []look{
+			{0, busy(0), ""}, {of.busyFor, busy(of.busyFor.Seconds()), ""}, {of.busyFor + time.Minute, busy(of.busyFor.Seconds()), ""},
+			{long, busy(long.Seconds()), ""},
+		}},
+		"busy and silent in between": {looks: []look{
+			{0, busy(0), ""}, {of.busyFor, busy(of.busyFor.Seconds()), ""}, {of.busyFor + time.Minute, nil, ""}, {long, busy(long.Seconds()), "shard 1"},
+		}},
+		"another leader meanwhile": {looks: []look{
+			{0, busy(0), ""}, {of.busyFor, busy(of.busyFor.Seconds()), ""}, {long - 1, elsewhere(long.Seconds()), ""}, {long, elsewhere(2 * long.Seconds()), ""},
+		}},
+		"by the settings": {fixed: "posts", looks: []look{{0, rows(of.rows, 0), ""}, {of.after, rows(of.rows, 0), ""}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, _ := newAutoGrowth(t, nil, test.fixed)
@@ -73,6 +100,13 @@ func TestAutoGrowthIsWanted(t *testing.T) {
 		})
 	}
 	g, _ := newAutoGrowth(t, nil)
+	g.bounds.busyShardsMax = 3*len(view.Keyspaces["posts"].Groups) - 1
+	g.wanted(view, busy(0), began)
+	g.wanted(view, busy(of.busyFor.Seconds()), began.Add(of.busyFor))
+	if got := g.wanted(view, busy(long.Seconds()), began.Add(long)); len(got) > 0 {
+		t.Errorf("beyond the most shards for load: %+v", got)
+	}
+	g, _ = newAutoGrowth(t, nil)
 	g.bounds.shardsMax = 3*len(view.Keyspaces["posts"].Groups) - 1
 	g.wanted(view, rows(of.rows, 0), began)
 	if got := g.wanted(view, rows(of.rows, 0), began.Add(of.after)); len(got) > 0 {

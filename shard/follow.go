@@ -149,7 +149,7 @@ func (n *replicas) openReplica(g *shardReplica, number uint64, view *catalog.Vie
 	r.cold = rows
 	r.fsm.SetRoute(g.first)
 	r.fsm.SetGrowth(n.growth.MachineConfig(g.kind, g.parent, n.wakeReconcile))
-	cfg := n.groupConfig(g.number, number, g.keyspace, propose.TimedFSM{BatchingFSM: r.fsm.Machine, Metrics: n.metrics})
+	cfg := n.groupConfig(g.number, number, g.keyspace, propose.TimedFSM{BatchingFSM: r.fsm.Machine, Metrics: n.metrics, Applying: &r.applying})
 	cfg.StateBytes, cfg.Members = r.fsm.SnapshotBytes, r.fsm.Members()
 	cfg.Cold, cfg.Machine, cfg.ColdDamaged = rows, r.fsm.Machine, r.damage.Note
 	cfg.Room = n.growth.Room(g.number, g.parent)

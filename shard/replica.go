@@ -57,6 +57,7 @@ type localReplica struct {
 	// proposer is set before the replica is published. It is atomic only because tests replace it.
 	proposer   atomic.Pointer[propose.Proposer]
 	fresh      leadership.Freshness
+	applying   atomic.Int64 // see propose.TimedFSM
 	damage     tiering.Damage
 	tier       *tiering.Shard // for tiering of counters; nil for other kinds
 	closeFSM   sync.Once

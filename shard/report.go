@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"maps"
+	"time"
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/leadership"
@@ -56,6 +57,7 @@ func (n *Node) report(asked reportRequest) NodeReport {
 			}
 			replica.Misfit = n.tiering.Misfit(here.tier)
 			replica.Outboxes, replica.Pairs = here.fsm.Besides()
+			replica.ApplySeconds = time.Duration(here.applying.Load()).Seconds()
 			if status.Keyspace == asked.Growth {
 				n.reportGrowth(&replica, here, asked.By)
 			}

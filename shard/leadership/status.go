@@ -97,6 +97,8 @@ type ReplicaReport struct {
 	// members of all its rows.
 	Outboxes uint64 `json:"outboxes,omitempty"`
 	Pairs    uint64 `json:"pairs,omitempty"`
+	// ApplySeconds is the time for which the replica's state machine has applied entries since it was opened.
+	ApplySeconds float64 `json:"apply_seconds,omitempty"`
 	// NoSplit is why the shard cannot split now (raftfsm.CheckSplit). Unsettled is why it cannot grow once
 	// more (replica.Growth.Settled). Only shard.Node.GrowthReports sets them; "" for no reason.
 	NoSplit   string `json:"no_split,omitempty"`

@@ -2,6 +2,7 @@ package propose
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -58,7 +59,8 @@ func (a applied) Answer() any { return a.answer }
 // the Proposer expects answers of type applied.
 type TimedFSM struct {
 	raft.BatchingFSM
-	Metrics *Metrics
+	Metrics  *Metrics
+	Applying *atomic.Int64 // nanoseconds that the state machine has applied entries for; nil to count none
 }
 
 // Apply implements raft.FSM.
@@ -68,7 +70,11 @@ func (f TimedFSM) Apply(entry *raft.Log) any { return f.ApplyBatch([]*raft.Log{e
 func (f TimedFSM) ApplyBatch(entries []*raft.Log) []any {
 	began := time.Now()
 	answers := f.BatchingFSM.ApplyBatch(entries)
-	f.Metrics.apply.Observe(time.Since(began).Seconds())
+	took := time.Since(began)
+	f.Metrics.apply.Observe(took.Seconds())
+	if f.Applying != nil {
+		f.Applying.Add(int64(took))
+	}
 	for i, a := range answers {
 		answers[i] = applied{a, began}
 	}

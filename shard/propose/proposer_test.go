@@ -118,7 +118,7 @@ func newFakeProposer(t *testing.T) (*Proposer, *fakeGroup) {
 	t.Helper()
 	m := testMetrics(t)
 	fsm := counters.New(raftfsm.Places{})
-	g := &fakeGroup{fsm: TimedFSM{fsm, m}, failCh: make(chan struct{})}
+	g := &fakeGroup{fsm: TimedFSM{BatchingFSM: fsm, Metrics: m}, failCh: make(chan struct{})}
 	return New(testConfig(g, NewRounds(nil), fsm, m)), g
 }
 

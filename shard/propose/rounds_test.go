@@ -32,7 +32,7 @@ func newRoundsOf(t *testing.T, groups int, takes func(group, entry int) time.Dur
 	w := &roundsOf{rounds: NewRounds(nil), began: time.Now(), entries: make([][]time.Duration, groups), landed: make([]time.Time, groups)}
 	for i := range groups {
 		fsm := counters.New(raftfsm.Places{})
-		g := &simulatedGroup{fakeGroup: fakeGroup{fsm: TimedFSM{fsm, m}, failCh: make(chan struct{})}}
+		g := &simulatedGroup{fakeGroup: fakeGroup{fsm: TimedFSM{BatchingFSM: fsm, Metrics: m}, failCh: make(chan struct{})}}
 		g.takes = func() time.Duration {
 			w.mu.Lock()
 			defer w.mu.Unlock()
