@@ -2,6 +2,7 @@ package kinds
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -135,6 +136,42 @@ func TestBodiesHaveNoBound(t *testing.T) {
 	}
 }
 
+// If the parts do not add up, Split copies all bodies of the shard, although it has handed its pages over, and disposes of the first parts.
+func TestBodiesAreCopiedAfterASplit(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []codec.Kind{codec.KindFeed, codec.KindCounters} {
+		g := newBodiesGrowing(t, kind)
+		m := g.machine(5, codec.Whole, false)
+		g.write(m, 0)
+		g.spill(m)
+		of, by := m.Bodies().Current(), raftfsm.Partition{From: codec.Whole, Divisor: 1, Parts: 3}
+		empty := func() (all []*spill.Bodies) {
+			for range by.Parts {
+				all = append(all, All.New(kind, raftfsm.Places{}).Bodies().Current())
+			}
+			return all
+		}
+		s := &raftfsm.Split{By: by, PartOf: by.Of}
+		parts, err := raftfsm.SplitBodies(s, of, empty(), nil)
+		must.Do(t, err)
+		for _, part := range parts {
+			part.Dispose()
+		}
+		s.Copies = true
+		parts, err = raftfsm.SplitBodies(s, of, empty(), func(part *spill.Bodies, key uint64, body []byte) { part.Set(key, body, 0) })
+		must.Do(t, err)
+		keys := 0
+		for _, part := range parts {
+			if keys += part.Keys(); part.Stats().Spilled > 0 {
+				t.Errorf("%s: %+v", kind, part.Stats())
+			}
+		}
+		if keys != growBodies {
+			t.Errorf("%s: %d bodies were copied", kind, keys)
+		}
+	}
+}
+
 // A shard with bodies on disk splits, and two shards adopt the others' parts:
 //
 //  1. All parts have the bodies and digests of the undivided shard, however much of it was parted before, and later writes reach
@@ -157,8 +194,9 @@ func TestBodiesGrow(t *testing.T) {
 func growBodiesAfter(g *bodiesGrowing, halves int) {
 	undivided, parent := g.machine(0, codec.Whole, false), g.machine(5, codec.Whole, false)
 	for _, m := range []raftfsm.Machine{undivided, parent} {
-		g.write(m, 0)
-		g.write(m, 1)
+		for round := range uint64(4) {
+			g.write(m, round)
+		}
 	}
 	before := codectest.Persisted(g, parent)
 	g.spill(parent)
@@ -186,6 +224,17 @@ func growBodiesAfter(g *bodiesGrowing, halves int) {
 	}
 	parent.Begun(3)
 	g.mustEqual(undivided, parts...)
+	if f, is := parts[1].(*feed.Machine); is { // R13 of shard/GROWTH.md
+		_, moved, err := f.Fetch(g.Context(), nil, 1)
+		g.write(undivided, 4)
+		for _, part := range parts {
+			g.write(part, 4)
+		}
+		if _, now, _ := f.Fetch(g.Context(), nil, 1); err != nil || moved != 2 || now != f.Applied() {
+			g.Fatalf("a feed has the stamp %d, and %d after a write at %d, %v", moved, now, f.Applied(), err)
+		}
+		g.mustEqual(undivided, parts...)
+	}
 
 	again := g.machine(8, codec.Whole, false)
 	must.Do(g, codectest.Restore(again, before))
@@ -196,15 +245,15 @@ func growBodiesAfter(g *bodiesGrowing, halves int) {
 		if now := other.Machine.Bodies().Stats(); now.Keys != parts[1+i].Bodies().Stats().Keys {
 			g.Fatalf("the replay has parked %+v", now)
 		}
-		if !bytes.Equal(codectest.Persisted(g, again), codectest.Persisted(g, parent)) {
-			g.Fatal("the parent's parts differ")
-		}
 		g.parking.Discard(other)
+		if _, err := other.Machine.Bodies().Current().HandOver(g.machine(9, codec.Whole, false).Bodies().Current()); !errors.Is(err, spill.ErrEnded) {
+			g.Fatalf("a discarded part keeps its records: %v", err)
+		}
 	}
 
-	g.write(undivided, 2)
+	g.write(undivided, 5)
 	for _, part := range parts {
-		g.write(part, 2)
+		g.write(part, 5)
 		g.spill(part)
 	}
 	g.mustEqual(undivided, parts...)

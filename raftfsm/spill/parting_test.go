@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"pgregory.net/rapid"
@@ -416,8 +417,12 @@ func TestPartsShareRecords(t *testing.T) {
 	}
 }
 
-// A reader of the undivided shard may still wait for the disk when the shard splits. It gets its body, and returns none to the pages of
-// a part. A round that waited meanwhile moves none.
+// A reader of the undivided shard may still wait for the disk when the shard splits:
+//
+//  1. It gets its body, and returns none to the pages of a part.
+//  2. A round that waited meanwhile moves no body of a part.
+//  3. A part does not remove the record of a key of another part, although a record of that key was useless before the split.
+//  4. Once a part has moved another body of the key to disk, the reader does not take that for the one of its mark.
 func TestReadersOfASplitShard(t *testing.T) {
 	t.Parallel()
 	w := newPartingWorld(t, true)
@@ -426,19 +431,70 @@ func TestReadersOfASplitShard(t *testing.T) {
 		w.set(n, key, testBody(key))
 	}
 	w.spill(n, 0, math.MaxInt64)
-	was := n.s.Current()
+	w.set(n, 1, testBody(1)) // back in memory
+	w.set(n, 4, testBody(4)) // of the other part
+	was, child := n.s.Current(), w.shard(true)
 	mark := was.Peek(7)
-	w.split(n, 2, true)
+	parts, err := was.Split(testPartition(2), []*Bodies{n.s.New(), child.Current()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if moved := mustSpill(t, n.s, 0); moved > 0 {
+		t.Errorf("%d bodies moved to disk", moved)
+	}
+	n.s.Show(parts[0])
+	child.Show(parts[1])
+	whole := n.want
+	w.all, n.want = append(w.all, &naive{child, maps.Clone(whole)}), maps.Clone(whole)
+	for i, part := range w.all {
+		maps.DeleteFunc(part.want, func(key uint64, _ []byte) bool { return testPartition(2).Of(key) != i })
+	}
 	if body, err := was.FetchMark(t.Context(), 7, mark); err != nil || !bytes.Equal(body, testBody(7)) {
 		t.Errorf("%x, %v", body, err)
 	}
-	if n := was.Stats(); n.Spilled != 40 {
-		t.Errorf("%d bodies are on disk, %d of 40 returned", n.Spilled, 40-n.Spilled)
+	if spilled := n.s.Stats().Spilled + child.Stats().Spilled; spilled != 38 {
+		t.Errorf("%d bodies of 38 are on disk", spilled)
 	}
-	for _, n := range w.all {
-		w.check(n)
+	mustSpill(t, child, 0)
+	mustSpill(t, n.s, 0)
+	for _, part := range w.all {
+		w.check(part)
+		if _, has := part.want[7]; has {
+			w.set(part, 7, testBody(9))
+			w.spill(part, 0, math.MaxInt64)
+			if body, err := was.FetchMark(t.Context(), 7, mark); !errors.Is(err, ErrMoved) {
+				t.Errorf("the mark stands for %x, %v", body, err)
+			}
+		}
 	}
 	w.end()
+}
+
+// A step waits for a round that moves bodies to disk. Otherwise the round would look for its bodies in pages that have moved.
+func TestStepWaitsForARound(t *testing.T) {
+	t.Parallel()
+	s, stepped := newTestShard(t), make(chan error)
+	mayStep := func() bool {
+		go func() {
+			_, err := s.Current().Part(testPartition(2))
+			stepped <- err
+		}()
+		select {
+		case err := <-stepped:
+			t.Errorf("a step during a round: %v", err)
+			return false
+		case <-time.After(100 * time.Millisecond): // a step takes less
+			return false // which ends the round
+		}
+	}
+	if _, err := s.Spill(0, math.MaxInt64, mayStep); err != nil {
+		t.Error(err)
+	}
+	if !t.Failed() {
+		if err := <-stepped; err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // A part that cannot be handed over, because it was discarded meanwhile, is refused.
@@ -453,9 +509,9 @@ func TestDiscardedPartIsRefused(t *testing.T) {
 	}
 }
 
-// While steps move bodies, readers and the rounds that move bodies to disk run:
+// While steps move bodies, the writer, readers and the rounds that move bodies to disk run:
 //
-//  1. A reader of a key gets one of the bodies that the key has had, and none once it has been removed only if it was.
+//  1. A reader of a key gets one of the bodies that the key has had.
 //  2. Each view has all keys.
 //  3. Nothing is lost, and the parts add up.
 func TestStepsBesideReaders(t *testing.T) {
@@ -530,17 +586,20 @@ func TestStepsBesideReaders(t *testing.T) {
 		}
 		return err
 	})
+	until(func(i uint64) error { // the writer
+		key := Hash(i) % keys
+		w.set(n, key, bytes.Repeat([]byte{1, byte(key)}, 3+int(i%40)))
+		return nil
+	})
 	for i, more := uint64(0), true; more; i++ {
-		for key := i * 7 % keys; key < min(keys, i*7%keys+3); key++ {
-			w.set(n, key, bytes.Repeat([]byte{1, byte(key)}, 3+int(i%40)))
-		}
 		by := testPartition(3)
-		if i < 200 {
+		if i < 40 {
 			by = 2 // then other parts are parted anew
 		}
 		var err error
-		if more, err = n.s.Current().part(by, 1000, 30); err != nil {
-			t.Fatal(err)
+		if more, err = n.s.Current().part(by, 2000, 60); err != nil {
+			t.Error(err)
+			break
 		}
 	}
 	close(stop)
