@@ -37,7 +37,7 @@ func (t *Table) ApplyJudged(ops []Op, width int, rows []int64, overflows []Overf
 	if k != nil {
 		k.check(ops)
 	}
-	if t.coldParts.Load() > 0 {
+	if t.coldParts.Load() > 0 || k != nil && k.parted.anyCold() {
 		if err := t.warmOps(ops); err != nil {
 			return overflows, err
 		}

@@ -130,7 +130,7 @@ func (s *segment) checkCold(first, last uint64, inMemory map[uint64]int) (digest
 		return 0, 0, fmt.Errorf("cold ids %d…%d are not a range within %d…%d", c.first, c.last, first, last)
 	}
 	p := Page{Width: c.generation.Width()}
-	if err := c.generation.Load(c.first, c.last, &p); err != nil {
+	if err := c.load(0, &p); err != nil {
 		return 0, 0, err
 	}
 	if packed := c.sealed(); packed != nil {

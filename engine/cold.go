@@ -55,6 +55,7 @@ const warmReadersMax = 16
 // coldRow is a cold row that an op needs in memory.
 type coldRow struct {
 	id   uint64
+	in   *Table // the table or its part that owns the row
 	part *coldPart
 	row  [ColumnsMax]int64
 }
@@ -82,9 +83,13 @@ func (t *Table) warmOps(ops []Op) error {
 	}
 	t.mu.Lock()
 	defer t.unlock()
+	if p := t.dir.Load().parted(); p != nil {
+		p.lock()
+		defer p.unlock()
+	}
 	for i := range missing {
 		if row := missing[i].row[:]; !isZeroRow(row) { // a row of zeros is an absent row, which needs no place in memory
-			t.warmLocked(missing[i].id, row)
+			missing[i].in.warmLocked(missing[i].id, row)
 		}
 	}
 	return nil
@@ -93,13 +98,18 @@ func (t *Table) warmOps(ops []Op) error {
 // missing returns the rows of ops that may be on disk, without duplicates.
 func (t *Table) missing(ops []Op) []coldRow {
 	var missing []coldRow
+	p := t.dir.Load().parted()
 	for i := range ops {
-		if ops[i].ID > t.coldMax.Load() {
+		in := t
+		if p != nil && p.has(ops[i].ID) {
+			in = p.tableOf(ops[i].ID)
+		}
+		if ops[i].ID > in.coldMax.Load() {
 			continue
 		}
-		at := t.locate(ops[i].ID)
+		at := in.locate(ops[i].ID)
 		if at.s.cold.onDisk() && at.s.cold.mayHave(ops[i].ID) && (!at.s.covers(ops[i].ID) || at.s.find(at.p) < 0) {
-			missing = append(missing, coldRow{id: ops[i].ID, part: at.s.cold})
+			missing = append(missing, coldRow{id: ops[i].ID, in: in, part: at.s.cold})
 		}
 	}
 	if len(missing) < 2 {

@@ -1,6 +1,9 @@
 package engine
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // keys restricts the ids of a table, or sends some of them to the tables of its parts. It never
 // changes.
@@ -45,6 +48,9 @@ func (k *keys) check(ops []Op) {
 type Partition interface {
 	// Classes returns a class for each part. All ids of the part are in the class.
 	Classes() []Class
+	// Filters returns a Filter for each part. It selects the ids of the part among all ids, also among
+	// those that the parted table cannot have.
+	Filters() []Filter
 	// Of returns the index of an id's part.
 	Of(id uint64) int
 }
@@ -64,6 +70,11 @@ type parted struct {
 func (p *parted) has(id uint64) bool { return id < p.above || p.whole }
 
 func (p *parted) tableOf(id uint64) *Table { return p.tables[p.by.Of(id)] }
+
+// anyCold reports whether a part has rows on disk. p may be nil.
+func (p *parted) anyCold() bool {
+	return p != nil && slices.ContainsFunc(p.tables, func(t *Table) bool { return t.coldParts.Load() > 0 })
+}
 
 // lock and unlock acquire and release the mutexes of the parts.
 func (p *parted) lock() {

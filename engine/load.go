@@ -1,6 +1,9 @@
 package engine
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Load adds a page of a snapshot, from Snapshot.Pages, to a table that contains only lower ids. The caller
 // must be the only writer. After an error, the table contains an arbitrary part of the page.
@@ -208,11 +211,15 @@ func (t *Table) LoadCold(p *Part) error {
 	d := t.dir.Load()
 	end := len(d.segs) - 1
 	last := d.segs[end].Load()
-	if p.Last < p.First || last.cold != nil || last.rows > 0 && p.First <= last.maxID || p.First < d.first(end) {
+	if p.Last < p.First || p.Rows < 0 || last.cold != nil || last.rows > 0 && p.First <= last.maxID || p.First < d.first(end) {
 		p.Cold.Release()
 		return fmt.Errorf("cannot load cold rows %d…%d: they are not above all earlier rows", p.First, p.Last)
 	}
-	t.appendPartLocked(&coldPart{generation: p.Cold, first: p.First, last: p.Last, divided: d.noteDivided(p.Cold)})
+	part := &coldPart{generation: p.Cold, first: p.First, last: p.Last, divided: d.noteDivided(p.Cold), filter: p.Filter}
+	if part.share() {
+		part.rows = p.Rows
+	}
+	t.appendPartLocked(part)
 	t.addColdLocked(p.Last)
 	for i, id := range p.Page.IDs {
 		row := t.mu.row[:]
@@ -259,6 +266,7 @@ func (t *Table) Close() {
 	}
 }
 
+// cold returns the parts to which the table has references.
 func (t *Table) cold() (parts []*coldPart) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -268,5 +276,27 @@ func (t *Table) cold() (parts []*coldPart) {
 			parts = append(parts, part)
 		}
 	}
+	switch p := d.parted(); {
+	case p == nil:
+	case t.mu.handed != nil:
+		parts = append(parts, t.mu.handed...)
+	default:
+		for _, table := range p.tables {
+			parts = append(parts, table.cold()...)
+		}
+	}
 	return parts
+}
+
+// Shares reports whether a table shares generations with tables of other parts of a split shard.
+func Shares(t *Table) bool { return slices.ContainsFunc(t.cold(), (*coldPart).share) }
+
+// OnDisk returns the generations on disk to which a table has references.
+func OnDisk(t *Table) (all []Generation) {
+	for _, part := range t.cold() {
+		if part.onDisk() {
+			all = append(all, part.generation)
+		}
+	}
+	return all
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"math/big"
 	"math/rand/v2"
 	"slices"
@@ -74,10 +75,18 @@ func (m model) equal(t rapid.TB, tab *Table) {
 		t.Fatalf("%d rows, want %d", got, len(ids))
 	}
 	rows := make([]int64, len(ids)*ColumnsMax)
-	tab.GetMany(ids, ColumnsMax, rows, nil)
+	for _, i := range tab.GetMany(ids, ColumnsMax, rows, nil) {
+		if err := tab.ReadCold(context.Background(), ids[i], rows[i*ColumnsMax:(i+1)*ColumnsMax]); err != nil {
+			t.Fatal(err)
+		}
+	}
 	var one [ColumnsMax]int64
 	for i, id := range ids {
-		tab.Get(id, one[:])
+		if !tab.Get(id, one[:]) {
+			if err := tab.ReadCold(context.Background(), id, one[:]); err != nil || !tab.MayBeCold(id) {
+				t.Fatal(err)
+			}
+		}
 		if !slices.Equal(one[:], m[id]) || !slices.Equal(rows[i*ColumnsMax:(i+1)*ColumnsMax], m[id]) {
 			t.Fatalf("id %d: Get %v, GetMany %v, want %v", id, one, rows[i*ColumnsMax:(i+1)*ColumnsMax], m[id])
 		}

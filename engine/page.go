@@ -29,6 +29,18 @@ func (p *Page) slice(from, to int) *Page {
 	return &Page{p.IDs[from:to], p.Width, p.Counts[from*p.Width : to*p.Width]}
 }
 
+// Widen adds columns of zeros to all rows, unless they have width columns already.
+func (p *Page) Widen(width int) {
+	if p.Width >= width {
+		return
+	}
+	counts := make([]int64, len(p.IDs)*width)
+	for i := range p.IDs {
+		copy(counts[i*width:], p.Row(i))
+	}
+	p.Width, p.Counts = width, counts
+}
+
 func (p *Page) clear(width int) {
 	p.IDs, p.Width, p.Counts = p.IDs[:0], width, p.Counts[:0]
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 )
 
@@ -19,11 +20,19 @@ type Parting struct {
 	ends   []collector
 	pages  []Page
 	sealer Sealer
+	disk   diskRows
+}
+
+// diskRows are the rows that the segment of a step has on disk. A step reads them once, although it may build the
+// segments several times, because a generation never changes.
+type diskRows struct {
+	of    Generation // nil for none
+	first uint64     // the rows have ids first … last
+	last  uint64
+	page  Page
 }
 
 var (
-	// ErrOnDisk is returned by Step if the next segment has rows on disk.
-	ErrOnDisk = errors.New("a table with rows on disk cannot be parted")
 	// ErrParted is returned by NewParting if the table was parted by another Partition.
 	ErrParted = errors.New("the table was parted in another way")
 	// ErrUnparted is returned by Split if the table still has rows of its own.
@@ -75,42 +84,75 @@ func newParting(t *Table, by Partition, parts int) *Parting {
 const partTriesMax = 3
 
 // Step moves the rows of the table's first segment to the parts. It returns false once all rows are
-// in the parts. It needs the memory of the segment, and of the last segment of each part, twice.
+// in the parts. It needs the memory of the segment, and of the last segment of each part, twice. It reads
+// rows on disk, and leaves them there: each part gets a share of their generation.
 // Calls must run concurrently neither with each other nor with Seal nor with Freeze.
 func (g *Parting) Step() (more bool, err error) {
-	for range partTriesMax {
-		m, err := g.capture()
+	defer func() { g.disk.of = nil }()
+	for try := 0; ; try++ {
+		m := g.capture()
 		if m == nil {
+			return false, nil
+		}
+		if err := g.build(m); err != nil {
 			return false, err
 		}
-		g.build(m)
 		p := g.lock()
 		done := m.follow()
+		if !done && try == partTriesMax {
+			m = g.captureLocked()
+			err = g.build(m) // has the rows on disk from the first attempt, so the writer does not wait for the disk
+			done = err == nil
+		}
 		if done {
 			more = m.publish()
 		}
 		g.unlock(p)
-		if done {
-			if !more {
-				*g = Parting{table: g.table, by: g.by} // free the memory
-			}
-			return more, nil
+		switch {
+		case err != nil:
+			return false, err
+		case !done:
+			continue
 		}
+		m.releaseCold()
+		if !more {
+			*g = Parting{table: g.table, by: g.by} // free the memory
+		}
+		return more, nil
 	}
-	p := g.lock()
-	defer g.unlock(p)
-	m, err := g.captureLocked()
-	if m == nil {
-		return false, err
+}
+
+// read reads the rows of a part, which may be nil, unless it is not on disk or d has them already.
+func (d *diskRows) read(part *coldPart) error {
+	if !part.onDisk() || d.of == part.generation && d.first <= part.first && part.last <= d.last {
+		return nil
 	}
-	g.build(m)
-	return m.publish(), nil
+	d.of = nil
+	d.page.clear(part.generation.Width())
+	if err := part.load(0, &d.page); err != nil {
+		return err
+	}
+	d.of, d.first, d.last = part.generation, part.first, part.last
+	return nil
+}
+
+// rows returns the rows of a part that read has read, with width counts each, or more. part may be a
+// piece of that part.
+func (d *diskRows) rows(part *coldPart, width int) *Page {
+	d.page.Widen(width)
+	from, _ := slices.BinarySearch(d.page.IDs, part.first)
+	to, found := slices.BinarySearch(d.page.IDs, part.last)
+	if found {
+		to++
+	}
+	return d.page.slice(from, to)
 }
 
 // Split returns the tables of the parts of a table, in their order. It returns ErrUnparted unless
 // Partings by an equal Partition have moved all rows, and ErrParted if another Partition has moved
 // some. It takes the same time for any number of rows. Afterwards the table must not be written any
-// more. Readers that still use it see the later writes to the parts.
+// more. Readers that still use it see the later writes to the parts. The caller closes the table and
+// those of the parts, because each has references to rows on disk.
 func Split(t *Table, by Partition) ([]*Table, error) {
 	p := t.dir.Load().parted()
 	switch {
@@ -125,8 +167,19 @@ func Split(t *Table, by Partition) ([]*Table, error) {
 	if !p.whole {
 		return nil, ErrUnparted
 	}
+	held := []*coldPart{}
 	for _, table := range p.tables {
 		table.Rises = newRises(&table.mu.Mutex)
+		d := table.dir.Load()
+		for i := range d.segs {
+			if part := d.segs[i].Load().cold; part != nil {
+				part.retain()
+				held = append(held, part)
+			}
+		}
+	}
+	if t.mu.handed == nil {
+		t.mu.handed = held
 	}
 	return p.tables, nil
 }
@@ -152,38 +205,45 @@ type move struct {
 	p     *parted
 	last  uint64   // last id that the segment owns
 	from  *segment // the segment when it was captured
-	rows  Page     // its rows
+	rows  Page     // its rows, including those on disk
 	parts []movedPart
 }
 
+// releaseCold releases the rows on disk that the parts have now.
+func (m *move) releaseCold() {
+	if m.from.cold.onDisk() {
+		m.from.cold.release()
+	}
+}
+
 // movedPart is what a move does to one part: it replaces the last segment of the part by pieces or,
-// if the last segment is sealed and from is not or vice versa, appends the pieces to it.
+// if the last segment is sealed and from is not or vice versa, appends the pieces to it. If the pieces have rows on
+// disk, it appends them, unless the last segment is empty, and after them an empty segment. So the last segment of a
+// part never has rows on disk.
 type movedPart struct {
 	end    *segment // the last segment of the part when it was captured
 	first  uint64   // first id that it owns
 	moved  int64    // number of rows moved to the part
 	digest uint64   // their digest
 
-	replaces bool // the pieces replace end
+	share    *coldPart // its rows on disk; nil for none
+	replaces bool      // the pieces replace end
 	pieces   []*segment
 	starts   []uint64 // the first id of each piece's range
 }
 
-func (g *Parting) capture() (*move, error) {
+func (g *Parting) capture() *move {
 	p := g.lock()
 	defer g.unlock(p)
 	return g.captureLocked()
 }
 
 // captureLocked captures the segment that moves next. It returns nil if there is none.
-func (g *Parting) captureLocked() (*move, error) {
+func (g *Parting) captureLocked() *move {
 	d := g.table.dir.Load()
 	p, s := d.parted(), d.segs[0].Load()
 	if p.whole {
-		return nil, nil
-	}
-	if s.cold.onDisk() {
-		return nil, ErrOnDisk
+		return nil
 	}
 	s.watched |= toPart
 	m := &move{table: g.table, p: p, last: d.last(0), from: s, parts: make([]movedPart, len(p.tables))}
@@ -193,53 +253,92 @@ func (g *Parting) captureLocked() (*move, error) {
 		m.parts[i] = movedPart{end: of.segs[end].Load(), first: of.first(end)}
 		m.parts[i].end.watched |= toPart
 	}
-	return m, nil
+	return m
 }
 
 // build makes the segments of the parts.
-func (g *Parting) build(m *move) {
-	rows, _ := g.from.collectAll(m.from, 0, m.from.widest()) // rows in memory never fail to load
-	m.rows = *rows
-	for i := range g.pages {
-		g.pages[i].clear(rows.Width)
+func (g *Parting) build(m *move) error {
+	if err := g.disk.read(m.from.cold); err != nil {
+		return fmt.Errorf("cannot read the rows of segment %d: %w", m.p.above, err)
 	}
-	for i, id := range rows.IDs {
+	moving := g.collect(m)
+	for i, id := range m.rows.IDs {
+		q := &m.parts[m.p.by.Of(id)]
+		q.moved++
+		q.digest += RowDigest(id, m.rows.Row(i))
+	}
+	for i := range g.pages {
+		g.pages[i].clear(moving.Width)
+	}
+	for i, id := range moving.IDs {
 		part := m.p.by.Of(id)
-		g.pages[part].add(id, rows.Row(i))
-		m.parts[part].moved++
-		m.parts[part].digest += RowDigest(id, rows.Row(i))
+		if row := moving.Row(i); !isZeroRow(row) || m.parts[part].share.mayHave(id) {
+			g.pages[part].add(id, row)
+		}
 	}
 	packed := m.from.cold.sealed() != nil
 	for i := range m.parts {
 		q, page, salts := &m.parts[i], &g.pages[i], &m.p.tables[i].salts
-		if len(page.IDs) == 0 {
+		if len(page.IDs) == 0 && q.share == nil {
 			continue
 		}
 		first := m.p.above
 		empty := q.end.rows == 0 && q.end.cold == nil
-		if q.replaces = empty || packed == (q.end.cold.sealed() != nil); q.replaces {
-			page, first = g.ends[i].join(q.end, page), q.first
+		if q.replaces = empty || q.share == nil && packed == (q.end.cold.sealed() != nil); q.replaces {
+			first = q.first
+		}
+		if q.share != nil {
+			q.add(salts, page, first, m.last, q.share)
+			continue
+		}
+		if q.replaces {
+			page = g.ends[i].join(q.end, page)
 		}
 		for {
 			n := piece(salts, page, first, m.last)
 			if n == len(page.IDs) {
-				q.add(salts, &g.sealer, page, first, m.last, packed)
+				q.pack(salts, &g.sealer, page, first, m.last, packed)
 				break
 			}
 			next := page.IDs[n]
-			q.add(salts, &g.sealer, page.slice(0, n), first, next-1, packed)
+			q.pack(salts, &g.sealer, page.slice(0, n), first, next-1, packed)
 			page, first = page.slice(n, len(page.IDs)), next
 		}
 	}
+	return nil
+}
+
+// collect sets m.rows, and the shares of the rows on disk. It returns the rows that move to the arrays of the parts:
+// all rows or, if some are on disk, those in memory, including rows of zeros.
+func (g *Parting) collect(m *move) (moving *Page) {
+	cold := m.from.cold
+	if !cold.onDisk() {
+		rows, _ := g.from.collectAll(m.from, 0, m.from.widest()) // rows in memory never fail to load
+		m.rows = *rows
+		return rows
+	}
+	width := max(m.from.widest(), g.disk.page.Width)
+	disk := g.disk.rows(cold, width)
+	moving = g.from.collect(m.from, 0, width, true)
+	g.from.merged.Merge(moving, disk)
+	m.rows = g.from.merged
+	whole := *cold
+	whole.of = nil
+	filters := m.p.by.Filters()
+	for _, id := range disk.IDs {
+		q := &m.parts[m.p.by.Of(id)]
+		if q.share == nil {
+			q.share = &coldPart{generation: cold.generation, first: cold.first, last: cold.last, filter: filters[m.p.by.Of(id)], of: &whole}
+		}
+		q.share.rows++
+	}
+	return moving
 }
 
 // join returns the rows of a segment and of a page with higher ids.
 func (c *collector) join(s *segment, page *Page) *Page {
 	all, _ := c.collectAll(s, 0, max(s.widest(), page.Width)) // rows in memory never fail to load
-	for i, id := range page.IDs {
-		all.add(id, page.Row(i))
-		all.Counts = append(all.Counts, zeros[:all.Width-page.Width]...)
-	}
+	_ = all.append(page)
 	return all
 }
 
@@ -257,8 +356,8 @@ func piece(salts *salts, page *Page, first, last uint64) int {
 	return n
 }
 
-// add makes a piece, or several if the rows do not fit in one. The rows own the ids first … last.
-func (q *movedPart) add(salts *salts, sealer *Sealer, page *Page, first, last uint64, packed bool) {
+// pack is like add, without rows on disk. It seals the rows if packed is set.
+func (q *movedPart) pack(salts *salts, sealer *Sealer, page *Page, first, last uint64, packed bool) {
 	if packed && len(page.IDs) >= bucketRows {
 		if sealed := sealer.seal(page, salts); sealed != nil {
 			n := newSegment(newGeometry(bucketsMin, false, salts.class.floor(first), salts.class, salts.next()), bucketsMin, 1, 0)
@@ -267,17 +366,26 @@ func (q *movedPart) add(salts *salts, sealer *Sealer, page *Page, first, last ui
 			return
 		}
 	}
+	q.add(salts, page, first, last, nil)
+}
+
+// add makes a piece, or several if the rows do not fit in one. The pieces own the ids first … last, and have
+// the rows of a page in their arrays, and those of share on disk. share may be nil.
+func (q *movedPart) add(salts *salts, page *Page, first, last uint64, share *coldPart) {
 	sh := salts.shape(page, first, last)
 	if sh.wide {
 		sh.buckets = bucketsFor(len(page.IDs)+len(page.IDs)/64, true)
 	}
 	if half := len(page.IDs) / 2; sh.buckets > bucketsMax {
 		middle := page.IDs[half]
-		q.add(salts, sealer, page.slice(0, half), first, middle-1, packed)
-		q.add(salts, sealer, page.slice(half, len(page.IDs)), middle, last, packed)
+		below, above := share.cut(middle)
+		q.add(salts, page.slice(0, half), first, middle-1, below)
+		q.add(salts, page.slice(half, len(page.IDs)), middle, last, above)
 		return
 	}
-	q.pieces, q.starts = append(q.pieces, salts.segmentOf(page, sh)), append(q.starts, first)
+	n := salts.segmentOf(page, sh)
+	n.cold = share
+	q.pieces, q.starts = append(q.pieces, n), append(q.starts, first)
 }
 
 // follow changes the pieces so that they have the rows written since the capture. It returns false
@@ -421,12 +529,20 @@ func (m *move) publish() (more bool) {
 		q, table := &m.parts[i], m.p.tables[i]
 		for j, piece := range q.pieces {
 			piece.epoch = table.mu.epoch
+			if piece.cold.onDisk() {
+				piece.cold.retain()
+				table.addColdLocked(piece.cold.last)
+			}
 			d := table.dir.Load()
 			if end := len(d.segs) - 1; j == 0 && q.replaces {
 				d.segs[end].Store(piece)
 			} else {
 				table.dir.Store(d.with(end, nil, q.starts[j], piece))
 			}
+		}
+		if q.share != nil && m.last < 1<<64-1 {
+			d := table.dir.Load()
+			table.dir.Store(d.with(len(d.segs)-1, nil, m.last+1, table.emptyLocked(m.last+1)))
 		}
 		table.rows.Add(q.moved)
 		table.mu.digest += q.digest
@@ -446,5 +562,6 @@ func (m *move) publish() (more bool) {
 	}
 	rest.keys = &keys{m.table.salts.class, &p}
 	m.table.dir.Store(rest)
+	m.table.coldParts.Add(-m.from.cold.parts())
 	return !p.whole
 }

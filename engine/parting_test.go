@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -10,6 +11,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/countd/countd/internal/wire"
 )
 
 // byResidue divides a class of ids into parts by residue, as a shard of a keyspace by modulo.
@@ -29,12 +32,27 @@ func (b byResidue) Classes() (classes []Class) {
 	return classes
 }
 
+func (b byResidue) Filters() (filters []Filter) {
+	stride := uint64(b.of.Stride)
+	for i := range uint64(b.parts) {
+		filters = append(filters, Filter{uint32(stride * uint64(b.parts)), uint32(b.of.Residue + i*stride), false})
+	}
+	return filters
+}
+
 // byHash divides all ids into parts by a hash, as a shard of a keyspace by hash.
 type byHash struct{ parts int }
 
-func (b byHash) Of(id uint64) int { return int(id * mixA >> 40 % uint64(b.parts)) }
+func (b byHash) Of(id uint64) int { return int(wire.MixID(id) % uint64(b.parts)) }
 
 func (b byHash) Classes() []Class { return slices.Repeat([]Class{allIDs}, b.parts) }
+
+func (b byHash) Filters() (filters []Filter) {
+	for i := range b.parts {
+		filters = append(filters, Filter{uint32(b.parts), uint32(i), true})
+	}
+	return filters
+}
 
 // partOf returns the rows of a part of m.
 func (m model) partOf(by Partition, part int) model {
@@ -57,8 +75,12 @@ func begunParting(t rapid.TB, tab *Table, by Partition) *Parting {
 
 // split parts a table to the end, splits it, and compares the parts with the model.
 func (m model) split(t rapid.TB, g *Parting) []*Table {
-	if _, err := Split(g.table, g.by); err != nil && !errors.Is(err, ErrUnparted) {
+	early, err := Split(g.table, g.by)
+	if err != nil && !errors.Is(err, ErrUnparted) {
 		t.Fatal(err)
+	}
+	for _, part := range early { // as after a split that failed
+		part.Close()
 	}
 	for more := true; more; {
 		var err error
@@ -96,10 +118,10 @@ func restored(t rapid.TB, snap *Snapshot, class Class) *Table {
 	return tab
 }
 
-// The test parts a table. Between the steps it applies random ops, seals and unseals segments, takes
-// snapshots, restores them, drops the parting and takes it up again. Some ops come within a step,
-// after it has captured the rows. The table always equals a model; so do its snapshots, and after
-// the split, the parts. Then the test parts one of the parts once more.
+// The test parts a table. Between the steps it applies random ops, seals and unseals segments, moves segments to disk,
+// takes snapshots, restores them, with the rows on disk or all rows, drops the parting and takes it up again. Some
+// ops come within a step, after it has captured the rows. The table always equals a model; so do its snapshots, and
+// after the split, the parts. Then the test parts one of the parts once more, and folds what the tables share.
 func TestPartingAgainstModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -125,8 +147,9 @@ func TestPartingAgainstModel(t *testing.T) {
 		var g *Parting
 		var older *Snapshot
 		var olderRows int
+		disk := &memCold{}
 		for range rapid.IntRange(1, 25).Draw(rt, "steps") {
-			switch rapid.SampledFrom([]string{"step", "step", "step", "step written", "write", "write few", "seal", "snapshot", "restore", "drop"}).Draw(rt, "do") {
+			switch rapid.SampledFrom([]string{"step", "step", "step", "step written", "write", "write few", "seal", "snapshot", "restore", "reload", "freeze", "freeze", "drop"}).Draw(rt, "do") {
 			case "step":
 				if g == nil {
 					g = begunParting(rt, tab, by)
@@ -138,15 +161,22 @@ func TestPartingAgainstModel(t *testing.T) {
 				if g == nil {
 					g = begunParting(rt, tab, by)
 				}
-				if mv, err := g.capture(); mv != nil && err == nil {
-					g.build(mv)
+				if mv := g.capture(); mv != nil {
+					if err := g.build(mv); err != nil {
+						rt.Fatal(err)
+					}
 					near := nearFrontier(r, ids, mv)
 					applyBatch(rt, r, tab, m, near, 5)
 					p := g.lock()
-					if mv.follow() {
+					followed := mv.follow()
+					if followed {
 						mv.publish()
 					}
 					g.unlock(p)
+					if followed {
+						mv.releaseCold()
+					}
+					g.disk.of = nil
 				}
 			case "write":
 				applyBatch(rt, r, tab, m, ids, 5)
@@ -169,8 +199,24 @@ func TestPartingAgainstModel(t *testing.T) {
 				copied := restored(rt, snap, class)
 				snap.Close()
 				if r.IntN(4) == 0 {
+					tab.Close()
 					tab, g = copied, nil
 				}
+			case "reload":
+				checkParts(rt, tab)
+				copied := reloaded(rt, tab, nil)
+				m.equal(rt, copied)
+				if err := copied.Check(); err != nil {
+					rt.Fatal(err)
+				}
+				if class != allIDs || r.IntN(4) > 0 {
+					copied.Close()
+				} else {
+					tab.Close()
+					tab, g = copied, nil
+				}
+			case "freeze":
+				freeze(rt, tab, disk, 1+r.IntN(5))
 			case "drop":
 				if g != nil {
 					if _, err := NewParting(tab, byResidue{class, 11}); !errors.Is(err, ErrParted) {
@@ -188,22 +234,213 @@ func TestPartingAgainstModel(t *testing.T) {
 		if g == nil {
 			g = begunParting(rt, tab, by)
 		}
+		if older != nil {
+			older.Close()
+		}
 		parts := m.split(rt, g)
+		tab.Close()
 		n := r.IntN(len(parts))
-		part, rows := parts[n], m.partOf(by, n)
+		rows := m.partOf(by, n)
+		var mine []uint64
+		for _, id := range ids {
+			if by.Of(id) == n {
+				mine = append(mine, id)
+			}
+		}
+		for i, part := range parts {
+			if i != n {
+				m.partOf(by, i).folded(rt, part, disk)
+				part.Close()
+			}
+		}
+		part := parts[n]
+		if r.IntN(2) == 0 {
+			rows.folded(rt, part, disk)
+		}
+		if r.IntN(2) == 0 {
+			checkParts(rt, part)
+			copied := reloaded(rt, part, nil)
+			part.Close()
+			part = copied
+			rows.equal(rt, part)
+		}
+		if len(mine) > 0 {
+			applyBatch(rt, r, part, rows, mine, 5)
+		}
 		if of := part.salts.class; of != allIDs {
-			var mine []uint64
-			for _, id := range ids {
-				if by.Of(id) == n {
-					mine = append(mine, id)
-				}
+			again := rows.split(rt, begunParting(rt, part, byResidue{of, 3}))
+			part.Close()
+			for i, last := range again {
+				rows.partOf(byResidue{of, 3}, i).folded(rt, last, disk)
+				last.Close()
 			}
-			if len(mine) > 0 {
-				applyBatch(rt, r, part, rows, mine, 5)
-			}
-			rows.split(rt, begunParting(rt, part, byResidue{of, 3}))
+		} else {
+			rows.folded(rt, part, disk)
+			part.Close()
+		}
+		if n := disk.needed(); n != 0 {
+			rt.Fatalf("%d generations are needed by nobody and not released", n)
 		}
 	})
+}
+
+// folded moves the shares of a table to generations of its own.
+func (m model) folded(t rapid.TB, tab *Table, disk *memCold) {
+	for range 100 {
+		shared := false
+		for _, part := range tab.cold() {
+			shared = shared || part.share()
+		}
+		if !shared {
+			m.equal(t, tab)
+			if err := tab.Check(); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+		freeze(t, tab, disk, 16)
+	}
+	t.Fatal("the table still shares generations")
+}
+
+// The parts of a half parted table get more rows over one generation than a segment has: its snapshot divides the
+// generation. The table that a part is loaded from names it again, with the filter.
+func TestRowsInMemoryOverShares(t *testing.T) {
+	t.Parallel()
+	for _, by := range []Partition{byResidue{allIDs, 3}, byHash{3}} {
+		tab, disk, m := newTableOf(testSecret, allIDs), &memCold{}, model{}
+		write := func(step int, value int64) {
+			ops := make([]Op, 0, 3*rowsMax)
+			for id := 0; id < 3*rowsMax; id += step {
+				ops = append(ops, Op{ID: uint64(id) * 7, Kind: OpAdd, Cells: []Cell{{uint8(id % 6), value}}})
+				m.apply(ops[len(ops)-1])
+			}
+			if _, err := tab.Apply(ops, 0, nil, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write(2, 1)
+		tab.Cut(3*rowsMax*7 + 1)
+		if freeze(t, tab, disk, 1) < rowsMax/2 {
+			t.Fatal("no rows on disk")
+		}
+		g := begunParting(t, tab, by)
+		if _, err := g.Step(); err != nil {
+			t.Fatal(err)
+		}
+		write(1, 5)
+		write(3, -5) // deletes some
+		checkParts(t, tab)
+		snap := tab.Snapshot()
+		units := snap.coldOfParts()
+		snap.Close()
+		if len(units) < 2 {
+			t.Errorf("%d units", len(units))
+		}
+		copied := reloaded(t, tab, nil)
+		m.equal(t, copied)
+		copied.Close()
+		parts := m.split(t, g)
+		tab.Close()
+		for i, part := range parts {
+			if part.Stats().ColdRows == 0 {
+				t.Errorf("part %d has no rows on disk", i)
+			}
+			copied := reloaded(t, part, nil)
+			part.Close()
+			m.partOf(by, i).folded(t, copied, disk)
+			copied.Close()
+		}
+		if n := disk.needed(); n != 0 {
+			t.Errorf("%d generations are needed by nobody and not released", n)
+		}
+	}
+}
+
+// A table whose parts each share many small generations has as few generations as before once they are folded.
+func TestFoldJoinsShares(t *testing.T) {
+	t.Parallel()
+	tab, _ := filled(t, 12*rowsMax)
+	disk := &memCold{}
+	freeze(t, tab, disk, 100)
+	before := len(tab.cold())
+	g := begunParting(t, tab, byResidue{allIDs, 4})
+	for more := true; more; {
+		var err error
+		if more, err = g.Step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	parts, err := Split(tab, g.by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := 0
+	for _, part := range parts {
+		freeze(t, part, disk, 100)
+		after += len(part.cold())
+		if err := part.Check(); err != nil {
+			t.Error(err)
+		}
+	}
+	if after > before*3/2 {
+		t.Errorf("%d generations before, %d after", before, after)
+	}
+}
+
+// While a step reads rows on disk, the writer goes on. If the writer always changes the segment meanwhile, a step
+// reads the rows nevertheless only once.
+func TestStepReadsWithoutLocks(t *testing.T) {
+	tab, ids := filled(t, 2*rowsMax)
+	disk := &memCold{}
+	freeze(t, tab, disk, 1)
+	g := begunParting(t, tab, byResidue{allIDs, 2})
+	reads := 0
+	disk.reading = func() {
+		reads++
+		if _, err := tab.Apply([]Op{{ID: ids[len(ids)-1], Kind: OpAdd, Cells: []Cell{{0, 1}}}}, 0, nil, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := g.Step(); err != nil || reads != 1 {
+		t.Errorf("%d reads, %v", reads, err)
+	}
+	disk.reading = nil
+	tab2, _ := filled(t, 2*rowsMax)
+	freeze(t, tab2, disk, 1)
+	disk.fail = errGone
+	g = begunParting(t, tab2, byResidue{allIDs, 2})
+	if _, err := g.Step(); !errors.Is(err, errGone) || tab2.dir.Load().segs[0].Load().cold == nil {
+		t.Errorf("a step over damaged rows: %v", err)
+	}
+	disk.fail = nil
+	if _, err := g.Step(); err != nil {
+		t.Error(err)
+	}
+}
+
+// checkParts verifies that Cold gives the parts of Parts, and that no part has more rows in memory than a segment.
+func checkParts(t rapid.TB, tab *Table) {
+	snap := tab.Snapshot()
+	defer snap.Close()
+	var want, got []Part
+	if err := snap.Parts(func(p *Part) error {
+		if n := len(p.Page.IDs); p.Cold != nil && n > rowsMax {
+			t.Fatalf("%d rows in memory over those on disk", n)
+		}
+		if p.Cold != nil {
+			of := *p
+			of.Page = nil
+			want = append(want, of)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	snap.Cold(func(p *Part) { got = append(got, *p) })
+	if !slices.Equal(got, want) {
+		t.Fatalf("cold parts %+v, want %+v", got, want)
+	}
 }
 
 // nearFrontier returns those ids that the move concerns.
@@ -242,20 +479,20 @@ func checkScans(rt *rapid.T, r *rand.Rand, tab *Table, m model) {
 		if n != len(ids) {
 			rt.Fatalf("scan from %d ended at row %d of %d", start, n, len(ids))
 		}
-		if id, rows := tab.InMemory(start, 1<<64-1); tab.Stats().SealedRows == 0 {
+		if id, rows := tab.InMemory(start, 1<<64-1); tab.Stats().SealedRows == 0 && tab.Stats().ColdRows == 0 {
 			at, _ := slices.BinarySearch(ids, start)
 			if rows != len(ids)-at || rows > 0 && id > ids[at] {
 				rt.Fatalf("in memory from %d: %d rows from %d, want %d from %d", start, rows, id, len(ids)-at, ids[at])
 			}
 		}
 	}
-	if least := tab.Least(); len(ids) > 0 && least > ids[0] {
+	if least := tab.Least(); len(ids) > 0 && least > ids[0] && tab.Stats().ColdRows == 0 {
 		rt.Fatalf("least %d, want %d", least, ids[0])
 	}
 }
 
-// One goroutine applies ops, each of which adds 1. Concurrently another one parts the table and
-// seals its segments, and others read. The test holds these properties:
+// One goroutine applies ops, each of which adds 1. Some rows are on disk. Concurrently another goroutine parts the
+// table and seals its segments, and others read. The test holds these properties:
 //
 //  1. A reader never sees a count fall.
 //  2. Digest, Stats and snapshots never show a row twice, or none of it.
@@ -272,6 +509,9 @@ func TestPartingBesideTheWriter(t *testing.T) {
 		m.apply(ops[i])
 	}
 	tab.Apply(ops, 0, nil, nil)
+	if freeze(t, tab, &memCold{}, 3) == 0 {
+		t.Fatal("no rows on disk")
+	}
 	rows := uint64(len(m.ids()))
 	var done atomic.Bool
 	var others sync.WaitGroup
@@ -283,7 +523,11 @@ func TestPartingBesideTheWriter(t *testing.T) {
 			for i := range page {
 				page[i] = ids[r.IntN(2000)*len(ids)/2000]
 			}
-			tab.GetMany(page, 5, counts, nil)
+			for _, i := range tab.GetMany(page, 5, counts, nil) {
+				if err := tab.ReadCold(context.Background(), page[i], counts[i*5:i*5+5]); err != nil {
+					t.Error(err)
+				}
+			}
 			for i, id := range page {
 				sum := int64(0)
 				for _, v := range counts[i*5 : i*5+5] {
@@ -433,20 +677,5 @@ func TestPartingKeepsSegmentsFull(t *testing.T) {
 		if after.SealedRows < before.SealedRows || after.Segments > before.Segments+3 || float64(after.Bytes) > 1.05*float64(before.Bytes) {
 			t.Errorf("before %+v, after %+v", before, after)
 		}
-	}
-}
-
-func TestPartingRefusesRowsOnDisk(t *testing.T) {
-	tab, g := partedTable(t, 3*rowsMax)
-	tab.Watch(anyAge)
-	firsts, _ := tab.Watch(anyAge)
-	if _, err := tab.Freeze(&memCold{}, firsts[:1]); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := g.Step(); !errors.Is(err, ErrOnDisk) {
-		t.Error(err)
-	}
-	if _, err := Split(g.table, g.by); !errors.Is(err, ErrUnparted) {
-		t.Error(err)
 	}
 }

@@ -12,6 +12,7 @@ type Snapshot struct {
 	table  *Table
 	epoch  uint64
 	segs   []*segment
+	before []uint64    // as directory.before of segs
 	parts  []*Snapshot // of the table's parts, whose rows come before those of segs
 	closed sync.Once
 
@@ -40,7 +41,7 @@ func (t *Table) Snapshot() *Snapshot {
 func captureLocked(t *Table) *Snapshot {
 	d := t.dir.Load()
 	s := &Snapshot{table: t, epoch: t.mu.epoch, rows: t.rows.Load(), digest: t.digest.Load()}
-	s.segs = make([]*segment, len(d.segs))
+	s.segs, s.before = make([]*segment, len(d.segs)), d.before
 	for i := range d.segs {
 		s.segs[i] = d.segs[i].Load()
 		s.segs[i].cold.retain()
@@ -94,27 +95,30 @@ func (s *Snapshot) Pages(fn func(*Page) error) error {
 }
 
 // Part is a set of adjacent rows: those of Page, and those of the generation Cold with ids First …
-// Last. If both have a row of an id, that of Page counts, even if it is a row of zeros.
+// Last that Filter selects. If both have a row of an id, that of Page counts, even if it is a row of zeros.
 type Part struct {
 	Page        *Page
 	Cold        Generation // may be nil; then Page has no rows of zeros
 	First, Last uint64     // set if Cold is; all ids of Page are in this range
+	Filter      Filter     // if it is set, Rows is the number of rows of Cold, as in coldPart
+	Rows        int
+}
+
+// part returns the cold rows with ids first … last as a Part.
+func (c *coldPart) part(page *Page, first, last uint64) *Part {
+	return &Part{Page: page, Cold: c.generation, First: first, Last: last, Filter: c.filter, Rows: c.rows}
 }
 
 // Parts calls fn with all rows in ascending id order. It reads no rows from disk, but unpacks
 // sealed rows. A part is valid only during the call. Parts stops at fn's first error and returns
 // it.
 func (s *Snapshot) Parts(fn func(*Part) error) error {
-	if err := s.mergeParts(func(p *Page) error { return fn(&Part{Page: p}) }); err != nil {
-		return err
-	}
-	var c collector
-	hot := func(p *Page, from, to int) error {
+	hot := func(p *Page) error {
 		var some Page
 		some.clear(p.Width)
-		for i := from; i < to; i++ {
+		for i, id := range p.IDs {
 			if row := p.Row(i); !isZeroRow(row) {
-				some.add(p.IDs[i], row)
+				some.add(id, row)
 			}
 		}
 		if len(some.IDs) == 0 {
@@ -122,6 +126,10 @@ func (s *Snapshot) Parts(fn func(*Part) error) error {
 		}
 		return fn(&Part{Page: &some})
 	}
+	if err := s.partsOfParts(hot, fn); err != nil {
+		return err
+	}
+	var c collector
 	for _, seg := range s.segs {
 		if !seg.cold.onDisk() {
 			p, err := c.collectAll(seg, 0, seg.widest())
@@ -143,14 +151,13 @@ func (s *Snapshot) Parts(fn func(*Part) error) error {
 		if found {
 			to++
 		}
-		over := Page{p.IDs[from:to], p.Width, p.Counts[from*p.Width : to*p.Width]}
-		if err := hot(p, 0, from); err != nil {
+		if err := hot(p.slice(0, from)); err != nil {
 			return err
 		}
-		if err := fn(&Part{Page: &over, Cold: seg.cold.generation, First: seg.cold.first, Last: seg.cold.last}); err != nil {
+		if err := fn(seg.cold.part(p.slice(from, to), seg.cold.first, seg.cold.last)); err != nil {
 			return err
 		}
-		if err := hot(p, to, len(p.IDs)); err != nil {
+		if err := hot(p.slice(to, len(p.IDs))); err != nil {
 			return err
 		}
 	}
@@ -169,6 +176,9 @@ func (t *Table) Scan(start uint64, width int, fn func(*Page) bool) error {
 		var err error
 		if seg == nil {
 			p, err = pageOfParts(parts, start, last, width)
+			for _, r := range parts {
+				r.cold.release()
+			}
 		} else {
 			p, err = c.collectAll(seg, start, width)
 			seg.cold.release()
@@ -186,7 +196,7 @@ func (t *Table) Scan(start uint64, width int, fn func(*Page) bool) error {
 // copySegment returns a copy of the segment that owns id, and the last id that the segment owns.
 // The caller must release the copy's cold part. If the row of id is in a part, copySegment returns
 // instead a run for each part, with a copy of a segment, and the last id that all these segments
-// own. Copying blocks writes only for microseconds;
+// own. The caller must release the cold parts of the runs. Copying blocks writes only for microseconds;
 // sorting the rows under the lock would block them for longer.
 func (t *Table) copySegment(id uint64) (own *segment, parts []*run, last uint64) {
 	t.mu.Lock()
@@ -230,11 +240,14 @@ func (c *collector) collect(s *segment, from uint64, width int, zeros bool) *Pag
 	return &c.page
 }
 
-// Cold calls fn with each part that is on disk, in ascending id order.
-func (s *Snapshot) Cold(fn func(cold Generation, first, last uint64)) {
+// Cold calls fn with each part that is on disk, in ascending id order. The parts are those of Parts, with nil Pages.
+func (s *Snapshot) Cold(fn func(*Part)) {
+	for _, u := range s.coldOfParts() {
+		fn(u.of.part(nil, u.first, u.last))
+	}
 	for _, seg := range s.segs {
 		if seg.cold.onDisk() {
-			fn(seg.cold.generation, seg.cold.first, seg.cold.last)
+			fn(seg.cold.part(nil, seg.cold.first, seg.cold.last))
 		}
 	}
 }
@@ -245,7 +258,7 @@ func (c *collector) collectAll(s *segment, from uint64, width int) (*Page, error
 		return c.collect(s, from, width, false), nil
 	}
 	c.cold.clear(width)
-	if err := s.cold.generation.Load(max(from, s.cold.first), s.cold.last, &c.cold); err != nil {
+	if err := s.cold.load(from, &c.cold); err != nil {
 		return nil, err
 	}
 	c.merged.Merge(c.collect(s, from, width, true), &c.cold)

@@ -35,13 +35,16 @@ type Table struct {
 
 	sealing int // index of the part that Seal checks; only Seal uses it
 
-	// If the table is parted, rows, digest and mu.digest are those of its own segments.
+	// If the table is parted, rows, digest, mu.digest, coldParts and coldMax are those of its own segments.
 	mu struct {
 		sync.Mutex
 		digest   uint64
 		epoch    uint64            // incremented by each snapshot; see segment.epoch
 		captured []uint64          // epochs of the open snapshots, ascending
 		old, row [ColumnsMax]int64 // scratch memory of one op
+		// handed has the cold rows of the parts to which the table kept references when Split handed the
+		// parts over; nil before that.
+		handed []*coldPart
 	}
 }
 
@@ -198,7 +201,12 @@ func (t *Table) locate(id uint64) spot {
 func (at *spot) standsIn(d *directory) bool { return at.d == d && d.segs[at.i].Load() == at.s }
 
 // MayBeCold quickly reports whether the row of id may be cold, without searching for it.
-func (t *Table) MayBeCold(id uint64) bool { return t.coldParts.Load() > 0 && id <= t.coldMax.Load() }
+func (t *Table) MayBeCold(id uint64) bool {
+	if p := t.dir.Load().parted(); p != nil && p.has(id) {
+		return p.tableOf(id).MayBeCold(id)
+	}
+	return t.coldParts.Load() > 0 && id <= t.coldMax.Load()
+}
 
 // addColdLocked updates coldMax and coldParts for a new part on disk. last is the part's last id.
 func (t *Table) addColdLocked(last uint64) {
@@ -267,6 +275,7 @@ func (t *Table) Stats() Stats {
 		part := table.Stats()
 		st.Rows, st.Segments, st.Bytes = st.Rows+part.Rows, st.Segments+part.Segments, st.Bytes+part.Bytes
 		st.SealedRows, st.SealedBytes = st.SealedRows+part.SealedRows, st.SealedBytes+part.SealedBytes
+		st.ColdRows, st.ColdBytes = st.ColdRows+part.ColdRows, st.ColdBytes+part.ColdBytes
 	}
 	return st
 }
@@ -297,10 +306,14 @@ func ownStats(t *Table) Stats {
 	return st
 }
 
-// addPart adds the rows and bytes of a part's generation to st.
+// addPart adds the rows and bytes of a part's generation to st. A share counts as so much of the
+// generation's bytes as it has of the rows.
 func (st *Stats) addPart(c *coldPart) {
-	rows := uint64(c.generation.Rows())
+	rows := uint64(c.size())
 	memory, disk := c.generation.Bytes()
+	if all := int64(max(c.generation.Rows(), 1)); c.share() {
+		memory, disk = memory*int64(rows)/all, disk*int64(rows)/all
+	}
 	st.Bytes += uint64(memory)
 	if c.onDisk() {
 		st.ColdRows, st.ColdBytes = st.ColdRows+rows, st.ColdBytes+uint64(disk)

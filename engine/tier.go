@@ -41,11 +41,40 @@ type Generation interface {
 type coldPart struct {
 	generation  Generation
 	first, last uint64
-	divided     bool // other parts may have the same generation
+	divided     bool // other parts of the table may have the same generation
+	// A share has only those rows that filter selects: tables of other parts of a split shard, or those
+	// of a parted table, have the others. rows is then their number: all of the generation, or those
+	// with ids first … last.
+	filter Filter
+	rows   int
+	of     *coldPart // for a share, the part that Parting.Step has divided, without a share of its own
+}
+
+// share reports whether c has not all rows of its generation. It returns false if c is nil.
+func (c *coldPart) share() bool { return c != nil && c.filter.Modulus > 0 }
+
+// size returns the number of rows, including those that a row in memory hides.
+func (c *coldPart) size() int {
+	if c.share() {
+		return c.rows
+	}
+	return c.generation.Rows()
+}
+
+// load appends the rows with ids from … on to p. It is like Generation.Load.
+func (c *coldPart) load(from uint64, p *Page) error {
+	n := len(p.IDs)
+	if err := c.generation.Load(max(from, c.first), c.last, p); err != nil {
+		return err
+	}
+	p.Filter(n, c.filter)
+	return nil
 }
 
 // mayHave reports whether the part, which may be nil, may contain a row of id.
-func (c *coldPart) mayHave(id uint64) bool { return c != nil && id-c.first <= c.last-c.first }
+func (c *coldPart) mayHave(id uint64) bool {
+	return c != nil && id-c.first <= c.last-c.first && c.filter.Has(id)
+}
 
 // onDisk reports whether c is a part on disk, whose reads may block. It returns false if c is nil.
 func (c *coldPart) onDisk() bool { return c != nil && c.sealed() == nil }
@@ -98,6 +127,14 @@ func (c *coldPart) parts() int64 {
 // split divides a part, which may be nil, into the ids below start and those from start on. If both
 // results are parts, the left one has the reference of c, and the right one a new reference.
 func (c *coldPart) split(start uint64) (left, right *coldPart) {
+	if left, right = c.cut(start); left != nil && right != nil {
+		c.generation.Retain()
+	}
+	return left, right
+}
+
+// cut is split without a new reference.
+func (c *coldPart) cut(start uint64) (left, right *coldPart) {
 	switch {
 	case c == nil:
 		return nil, nil
@@ -106,6 +143,8 @@ func (c *coldPart) split(start uint64) (left, right *coldPart) {
 	case start > c.last:
 		return c, nil
 	}
-	c.generation.Retain()
-	return &coldPart{generation: c.generation, first: c.first, last: start - 1, divided: true}, &coldPart{generation: c.generation, first: start, last: c.last, divided: true}
+	below, above := *c, *c
+	below.last, above.first = start-1, start
+	below.divided, above.divided = true, true
+	return &below, &above
 }

@@ -229,8 +229,11 @@ func (m *Base) adopt(e *AdoptEntry, index uint64, done func()) error {
 	for {
 		changed := m.growth.Parking.changes()
 		err := ErrNoPart
-		if part := m.growth.Parking.Of(e.Group); part != nil && part.Split == e.Split && part.Parent == e.Parent {
-			err = m.take(part, e, index, done)
+		if part := m.growth.Parking.claim(e.Group); part != nil {
+			if part.Split == e.Split && part.Parent == e.Parent {
+				err = m.take(part, e, index, done)
+			}
+			m.growth.Parking.unclaim(part)
 			if err == nil || errors.Is(err, ErrOtherPart) {
 				m.growth.Parking.Discard(part)
 				return err
@@ -260,6 +263,7 @@ func (m *Base) take(part *Parked, e *AdoptEntry, index uint64, done func()) erro
 		held.Dispose()
 		return err
 	}
+	part.taken = true // its rows on disk are those of held
 	if held.Stats().Rows != e.Rows || held.Digest()+from.positions != e.Digest {
 		held.Dispose()
 		return fmt.Errorf("%w: its copy does not add up to it", ErrOtherPart)
@@ -331,6 +335,10 @@ func RememberedBytes(m Machine) uint64 {
 type Parked struct {
 	AdoptEntry
 	Machine Machine
+
+	claimed bool // a replica tries to adopt the part; guarded by Parking.mu
+	removed bool // from Parking.mu.parts; guarded by Parking.mu
+	taken   bool // the replica has the rows; only the replica that has claimed the part changes it
 }
 
 // Parking holds the parked parts of a node, in memory. Its methods are safe for concurrent use.
@@ -344,26 +352,64 @@ type Parking struct {
 	}
 }
 
-// discardedLocked releases the data on disk of a part that is not parked any more. The shard that has adopted the part has
-// a share in them.
-func (p *Parked) discardedLocked() {
-	if p != nil && p.Machine.Bodies() != nil {
-		p.Machine.Bodies().Close()
+// release releases the data on disk of a part that is not parked any more. A shard that has taken the part has its rows,
+// and a share in its bodies.
+func (p *Parked) release() {
+	if !p.taken {
+		p.Machine.Close()
+	} else if bodies := p.Machine.Bodies(); bodies != nil {
+		bodies.Close()
 	}
 }
 
 // park adds a part. It replaces an earlier copy of the part, which a replay has made again.
 func (p *Parking) park(part *Parked) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	was := p.mu.parts[part.Group]
+	unneeded := p.removeLocked(was)
 	if p.mu.parts == nil {
 		p.mu.parts = map[uint32]*Parked{}
 	}
-	p.mu.parts[part.Group].discardedLocked()
 	p.mu.parts[part.Group] = part
 	if p.mu.changed != nil {
 		close(p.mu.changed)
 		p.mu.changed = nil
+	}
+	p.mu.Unlock()
+	if unneeded {
+		was.release()
+	}
+}
+
+// removeLocked removes a part, which may be nil, and reports whether the caller must release it, without the lock.
+func (p *Parking) removeLocked(part *Parked) (unneeded bool) {
+	if part == nil || p.mu.parts[part.Group] != part {
+		return false
+	}
+	delete(p.mu.parts, part.Group)
+	part.removed = true
+	return !part.claimed
+}
+
+// claim returns the part that is parked for a group, or nil. Until unclaim, nobody releases it.
+func (p *Parking) claim(group uint32) *Parked {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	part := p.mu.parts[group]
+	if part != nil {
+		part.claimed = true
+	}
+	return part
+}
+
+// unclaim ends a claim. If the part was removed meanwhile, it releases the part.
+func (p *Parking) unclaim(part *Parked) {
+	p.mu.Lock()
+	part.claimed = false
+	unneeded := part.removed
+	p.mu.Unlock()
+	if unneeded {
+		part.release()
 	}
 }
 
@@ -410,13 +456,13 @@ func (p *Parking) All() (all []*Parked) {
 	return all
 }
 
-// Discard removes a part. It does nothing if another copy of the part has replaced it.
+// Discard removes a part, and releases its rows on disk. It does nothing if another copy of the part has replaced it.
 func (p *Parking) Discard(part *Parked) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.mu.parts[part.Group] == part {
-		delete(p.mu.parts, part.Group)
-		part.discardedLocked()
+	unneeded := p.removeLocked(part)
+	p.mu.Unlock()
+	if unneeded {
+		part.release()
 	}
 }
 

@@ -48,6 +48,11 @@ func TestPartitionFollowsTheRoute(t *testing.T) {
 			if got := s.Parts[part].Route; got != after.Of(want) || s.By.Of(key) != part {
 				t.Fatalf("id %d, key %d is in %s, want %s", id, key, got, after.Of(want))
 			}
+			for i, filter := range s.By.Filters() {
+				if filter.Has(key) != (i == part) {
+					t.Fatalf("key %d of part %d, filter of part %d: %+v", key, part, i, filter)
+				}
+			}
 			for i, class := range classes {
 				if class.Has(key) != (i == part || hash || class.Stride == 1) {
 					t.Fatalf("key %d of part %d, class %d: %+v", key, part, i, class)

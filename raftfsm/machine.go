@@ -83,7 +83,7 @@ type Machine interface {
 	// with entries and reads. It returns false once no row is left to move. Split by an equal Partition then
 	// takes the same time for any number of rows. No row changes, so a parting may end at any time, and goes on
 	// with the next call. Calls must not run concurrently. Part returns ErrReplaced if the shard does not have
-	// the route by.From, or is closed. It returns engine.ErrOnDisk and engine.ErrParted like engine.Parting.
+	// the route by.From, or is closed. It returns engine.ErrParted like engine.Parting.
 	Part(by Partition) (more bool, err error)
 	// Split keeps the first part of the shard and moves the others to new machines of the same
 	// kind, one for each. raft's goroutine calls it while it applies the entry at s.Index. After an

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/codec"
 )
 
@@ -29,7 +30,7 @@ var ErrReplaced = errors.New("the shard has split, or is closed")
 func (p Partition) Of(key uint64) int {
 	n, k := uint64(p.From.Modulus), uint64(p.Parts)
 	if p.Divisor == 0 {
-		return int(mixID(key) % (k * n) / n)
+		return int(wire.MixID(key) % (k * n) / n)
 	}
 	return int(key / (n / p.Divisor) % k)
 }
@@ -45,4 +46,17 @@ func (p Partition) Classes() []engine.Class {
 		}
 	}
 	return classes
+}
+
+// Filters implements engine.Partition.
+func (p Partition) Filters() []engine.Filter {
+	filters := make([]engine.Filter, p.Parts)
+	for part := range filters {
+		f := engine.Filter{Modulus: p.Parts * p.From.Modulus, Residue: p.From.Residue + uint32(part)*p.From.Modulus, Hashed: p.Divisor == 0}
+		if d := uint32(p.Divisor); d > 0 {
+			f.Modulus, f.Residue = f.Modulus/d, f.Residue/d
+		}
+		filters[part] = f
+	}
+	return filters
 }

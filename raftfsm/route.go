@@ -3,6 +3,7 @@ package raftfsm
 import (
 	"slices"
 
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
 )
@@ -117,7 +118,7 @@ func (r Route) KeyOf(id uint64) (shard int, key uint64) {
 //go:noinline
 func (r Route) shardOf(id uint64) int {
 	if r.spread == hashed {
-		id = mixID(id)
+		id = wire.MixID(id)
 	}
 	if r.moduli != nil {
 		moduli := *r.moduli
@@ -169,13 +170,4 @@ func (r Route) FirstAbove(id uint64, shard int) (uint64, bool) {
 		key++
 	}
 	return key, r.IDOf(shard, key) > id // false if the id would exceed 2^64-1
-}
-
-// mixID is the finalizer of MurmurHash3: a bijection in which every bit of the id affects every bit
-// of the result. It must never change, because it determines the shards of rows on disk
-// (docs/FORMAT.md).
-func mixID(id uint64) uint64 {
-	id = (id ^ id>>33) * 0xff51afd7ed558ccd
-	id = (id ^ id>>33) * 0xc4ceb9fe1a85ec53
-	return id ^ id>>33
 }

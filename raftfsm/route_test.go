@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/countd/countd/internal/wire"
 )
 
 // A keyspace grows several times, and its parents split one after the other. After each split:
@@ -40,7 +42,7 @@ func TestRoutesOfAKeyspaceThatGrows(t *testing.T) {
 				last[i] = s
 				spread := id
 				if hash {
-					spread = mixID(id)
+					spread = wire.MixID(id)
 				}
 				if of := r.Of(s); spread%uint64(of.Modulus) != uint64(of.Residue) || int(of.Residue) != s {
 					t.Fatalf("id %d is in %s", id, of)
@@ -108,7 +110,7 @@ func BenchmarkRoute(b *testing.B) {
 	})
 }
 
-// mixID must not change, because it determines where rows on disk are stored.
+// wire.MixID must not change, because it determines where rows on disk are stored.
 // A shard of a larger growth, which was withdrawn, is no parent of a smaller one.
 func TestSplitOfNoParent(t *testing.T) {
 	r := NewRoute(2, 4, false).Growing([]uint32{2, 2})
@@ -121,7 +123,7 @@ func TestMixIDIsFixed(t *testing.T) {
 	for id, want := range map[uint64]uint64{
 		0: 0, 1: 0xb456bcfc34c2cb2c, 4467107636950632: 0x4b5be8b5e16aee56, 1<<64 - 1: 0x64b5720b4b825f21,
 	} {
-		if got := mixID(id); got != want {
+		if got := wire.MixID(id); got != want {
 			t.Errorf("id %d is mixed to %#x, want %#x", id, got, want)
 		}
 	}

@@ -47,7 +47,8 @@ var ErrUndivided = errors.New("a shard of this kind cannot be split")
 //     would. Its contents are those of the undivided shard without the keys of the other parts.
 //     There are exceptions: the progress of a sweep, the errors in hot lists, the stamps of feeds, and
 //     the stamps of members who join in the same millisecond.
-//   - All data of a part is in memory, except members of sets and bodies. Bodies on disk stay there.
+//   - All data of a part is in memory, except members of sets, bodies, and rows on disk if the shard was parted by s.By. Bodies
+//     and rows on disk stay there.
 //
 // Each part has a copy of the request memory. So the digest of each part includes that of all
 // positions. A Split that returns ErrVoid changes nothing. If the copies do not add up to the shard, Split

@@ -429,7 +429,7 @@ func TestDamagedColdRows(t *testing.T) {
 	n := openColdNode(t, dir, 1, 0)
 	ks := n.Keyspace("posts")
 	r := fillCold(t, n, ks)
-	if err := n.cold.Drop(r.group.Group()); err != nil {
+	if err := n.cold.Erase(r.group.Group()); err != nil {
 		t.Fatal(err)
 	}
 	row := make([]int64, 4)

@@ -225,7 +225,7 @@ func TestDamagedLeaderIsRepaired(t *testing.T) {
 	all := coldCluster(t)
 	m := all[0]
 	damaged := m.here()
-	mustDo(t, m.cold.Drop(damaged.group.Group()))
+	mustDo(t, m.cold.Erase(damaged.group.Group()))
 	ks := m.Keyspace("posts")
 	eventually(t, "a read finds the damage", func() bool {
 		m.lead(all) // a busy machine may make another node the leader, which reads its own rows
@@ -291,7 +291,7 @@ func TestStuckFollowerIsRepaired(t *testing.T) {
 	all := coldCluster(t)
 	m := all[2]
 	stuck := m.here()
-	mustDo(t, m.cold.Drop(stuck.group.Group()))
+	mustDo(t, m.cold.Erase(stuck.group.Group()))
 	ks := all[0].Keyspace("posts")
 	w := mustWrite(t, all[0].Node, ks, addTo(coldID(5), 0, 1))
 	eventually(t, "it is stuck", func() bool { return stuck.fsm.Stuck() != nil })
@@ -335,7 +335,7 @@ func TestNothingToRepairFrom(t *testing.T) {
 		var err error
 		snapshots[i], err = was[i].group.Snapshots().Names()
 		mustDo(t, err)
-		mustDo(t, m.cold.Drop(number))
+		mustDo(t, m.cold.Erase(number))
 	}
 	row := make([]int64, 4)
 	eventually(t, "all know", func() bool {
@@ -378,7 +378,7 @@ func TestRepairOutlivesTheProcess(t *testing.T) {
 	m.repairing.Store(true) // set by this test
 	stuck := m.here()
 	g := m.registry.shardOf(stuck.group.Group())
-	mustDo(t, m.cold.Drop(g.number))
+	mustDo(t, m.cold.Erase(g.number))
 	mustWrite(t, all[0].Node, all[0].Keyspace("posts"), addTo(coldID(5), 0, 1))
 	mustWrite(t, all[0].Node, all[0].Keyspace("posts"), addTo(coldID(5), 0, -1))
 	eventually(t, "it is stuck and has the log", func() bool {

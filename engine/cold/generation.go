@@ -21,6 +21,9 @@ type Generation struct {
 
 var _ engine.Generation = (*Generation)(nil)
 
+// Name returns the name of the generation.
+func (n *Generation) Name() Name { return Name{n.group.number, n.number} }
+
 // Number returns the generation's number in its group.
 func (n *Generation) Number() uint64 { return n.number }
 
@@ -127,8 +130,8 @@ func (n *Generation) Release() {
 
 // DecodeBlock appends the rows with ids first … last of block i of a generation to p. The
 // block may come from another node.
-func DecodeBlock(group uint32, generation uint64, i int, b []byte, first, last uint64, p *engine.Page) error {
-	k, err := openBlock(blockKey{group, generation, uint32(i)}.encode(), b)
+func DecodeBlock(of Name, i int, b []byte, first, last uint64, p *engine.Page) error {
+	k, err := openBlock(blockKey{of.Group, of.Number, uint32(i)}.encode(), b)
 	if err != nil {
 		return err
 	}
@@ -141,9 +144,6 @@ func (n *Generation) Carried(first, last uint64) (from int, sizes []uint16) {
 	from, to := n.overlapping(first, last)
 	return from, n.sizes[from:to]
 }
-
-// Group returns the number of the generation's group.
-func (n *Generation) Group() uint32 { return n.group.number }
 
 // BlockWidth returns how many columns a block has, without verifying it.
 func BlockWidth(b []byte) int {

@@ -16,19 +16,36 @@ import (
 // Group owns the generations of one shard.
 //
 // A generation stays on disk while somebody retains it or a snapshot names it (pins.go). After a
-// restart, Sweep removes all other generations.
+// restart, Sweep removes all other generations. If the shard splits, shards of other groups use its
+// generations too, even after Drop.
 type Group struct {
 	store  *Store
 	number uint32
+	*generations
 
+	pinning sync.Mutex // held by Pin and Sweep; acquired before Store.mu and generations.mu
+	dropped bool       // guarded by pinning
+}
+
+// generations are the generations of a group on disk. If they outlive a Drop, the next Group of the same number has
+// the same ones.
+type generations struct {
 	mu struct {
 		sync.Mutex
 		open   map[uint64]*Generation // the retained generations
 		stored map[uint64]struct{}    // the numbers on disk
-		pins   map[string][]uint64    // by snapshot
-		pinned map[uint64]int         // number of pins that name a generation
-		held   int                    // number of Holds that were not released
+		pins   map[pin][]uint64
+		pinned map[uint64]int // number of pins that name a generation
+		held   int            // number of Holds that were not released
+		// unlisted means that some generations or pins on disk may be missing here.
+		unlisted bool
 	}
+}
+
+// Name names a generation of a store.
+type Name struct {
+	Group  uint32
+	Number uint64
 }
 
 var _ engine.Cold = (*Group)(nil)
@@ -46,8 +63,8 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	if g := s.mu.groups[number]; g != nil {
 		return g, nil
 	}
-	g := &Group{store: s, number: number}
-	g.mu.open, g.mu.stored, g.mu.pins = map[uint64]*Generation{}, map[uint64]struct{}{}, map[string][]uint64{}
+	g := &Group{store: s, number: number, generations: new(generations)}
+	g.mu.open, g.mu.stored, g.mu.pins = map[uint64]*Generation{}, map[uint64]struct{}{}, map[pin][]uint64{}
 	g.mu.pinned = map[uint64]int{}
 	if err := g.list(); err != nil {
 		g.goOnUnlisted(err)
@@ -65,6 +82,7 @@ func (g *Group) goOnUnlisted(err error) {
 	g.store.cfg.Logger.Error("cannot list all cold rows on disk: none will be removed before the next start", "group", g.number, "err", err)
 	g.store.stats.damaged.Add(1)
 	g.mu.held++
+	g.mu.unlisted = true
 	g.store.aboveLocked(uint64(time.Now().UnixNano()))
 }
 
@@ -82,13 +100,23 @@ func (g *Group) list() error {
 	if err != nil {
 		return err
 	}
-	return g.each(keyPin, func(key, value []byte) error {
+	read := func(p pin, value []byte) error {
 		pinned, err := parsePin(value)
-		g.pinLocked(string(key), pinned)
+		g.pinLocked(p, pinned)
 		for _, number := range pinned {
 			g.store.aboveLocked(number)
 		}
 		return err
+	}
+	err = g.each(keyPin, func(key, value []byte) error { return read(pin{g.number, string(key)}, value) })
+	if err != nil {
+		return err
+	}
+	return g.each(keyOthersPin, func(key, value []byte) error {
+		if len(key) < 4 {
+			return fmt.Errorf("%w: the pin of another group's snapshot has a name of %d bytes", ErrDamaged, len(key))
+		}
+		return read(pin{binary.BigEndian.Uint32(key), string(key[4:])}, value)
 	})
 }
 
@@ -108,6 +136,23 @@ func (g *Group) each(kind byte, fn func(key, value []byte) error) error {
 		err = fn(it.Key()[len(prefix):], it.Value())
 	}
 	return errors.Join(err, it.Error(), it.Close())
+}
+
+// OpenNamed is Open for a generation of any group.
+func (g *Group) OpenNamed(n Name, sum uint32) (*Generation, error) {
+	of, err := g.of(n.Group)
+	if err != nil {
+		return nil, err
+	}
+	return of.Open(n.Number, sum)
+}
+
+// of returns a group of the same store.
+func (g *Group) of(number uint32) (*Group, error) {
+	if number == g.number {
+		return g, nil
+	}
+	return g.store.Group(number)
 }
 
 // Open returns the generation that a snapshot names by number and sum. The caller must release it.
@@ -205,11 +250,7 @@ func (g *Group) removeLocked(number uint64) error {
 	}
 	batch := g.store.db.NewBatch()
 	defer batch.Close()
-	first := generationKey(keyBlock, g.number, number)
-	err := batch.DeleteRange(first, scarce.PrefixEnd(first), nil)
-	if err == nil {
-		err = batch.Delete(generationKey(keyGeneration, g.number, number), nil)
-	}
+	err := g.deleteFrom(batch, number)
 	if err == nil {
 		err = batch.Commit(pebble.NoSync)
 	}
@@ -220,7 +261,17 @@ func (g *Group) removeLocked(number uint64) error {
 	return nil
 }
 
-// Hold keeps all generations on disk until the caller calls release. The caller must call release
+// deleteFrom adds the removal of a generation to a batch.
+func (g *Group) deleteFrom(batch *pebble.Batch, number uint64) error {
+	first := generationKey(keyBlock, g.number, number)
+	if err := batch.DeleteRange(first, scarce.PrefixEnd(first), nil); err != nil {
+		return err
+	}
+	return batch.Delete(generationKey(keyGeneration, g.number, number), nil)
+}
+
+// Hold keeps all generations on disk until the caller calls release, also those of other groups that a snapshot of
+// this group names. The caller must call release
 // exactly once. A reader of a stored snapshot may need all generations that the snapshot names,
 // even if the snapshot is deleted meanwhile. The first Sweep after the release removes the
 // generations that are no longer needed.
@@ -235,36 +286,133 @@ func (g *Group) Hold() (release func()) {
 	}
 }
 
-// Drop removes all data of a group from the disk. None of the group's generations may be retained.
-func (s *Store) Drop(number uint32) error {
+// Drop removes the data of a group from the disk, and what its snapshots need of other groups. Generations stay that
+// other groups need: their snapshots name them, or their tables retain them. The group itself must retain none.
+func (s *Store) Drop(number uint32) error { return s.drop(number, false) }
+
+// Erase is Drop for all generations, even if they are needed: their rows are then lost.
+func (s *Store) Erase(number uint32) error { return s.drop(number, true) }
+
+func (s *Store) drop(number uint32, all bool) error {
 	done, err := s.db.Use()
 	if err != nil {
 		return err
 	}
 	defer done()
+	g, err := s.Group(number)
+	if err != nil {
+		return err
+	}
+	g.pinning.Lock() // a late Sweep must not remove pins of a new group with this number
+	defer g.pinning.Unlock()
+	g.dropped = true
+	others := s.others(number)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if g := s.mu.groups[number]; g != nil {
-		g.mu.Lock() // a concurrent unlessGone must see that the generations are gone
-		clear(g.mu.stored)
-		clear(g.mu.pins) // otherwise a late Sweep would remove pins of a new group with this number
-		clear(g.mu.pinned)
-		g.mu.Unlock()
+	kept, err := g.remove(others, all)
+	if err != nil {
+		return fmt.Errorf("cannot remove the cold rows of group %d: %w", number, err)
 	}
-	delete(s.mu.groups, number)
-	batch := s.db.NewBatch()
+	if delete(s.mu.groups, number); kept {
+		s.mu.groups[number] = &Group{store: s, number: number, generations: g.generations}
+	}
+	for _, of := range others {
+		err = errors.Join(err, of.sweep(number, nil))
+	}
+	return err
+}
+
+// remove removes the group's data with one sync, except generations that other groups need, and its pins in other groups. It
+// reports whether there are such generations. If all is set, it keeps none. The caller holds Store.mu.
+func (g *Group) remove(others []*Group, all bool) (kept bool, err error) {
+	batch := g.store.db.NewBatch()
 	defer batch.Close()
-	for _, kind := range []byte{keyBlock, keyGeneration, keyPin} {
-		first := groupKey(kind, number)
-		if err := batch.DeleteRange(first, scarce.PrefixEnd(first), nil); err != nil {
-			return fmt.Errorf("cannot remove the cold rows of group %d: %w", number, err)
+	for _, of := range others {
+		for p := range of.pinsOf(g.number) {
+			err = errors.Join(err, batch.Delete(of.pinKey(p), nil))
 		}
 	}
-	if err := s.dropRecords(batch, number); err != nil {
-		return fmt.Errorf("cannot remove the records of group %d: %w", number, err)
+	g.mu.Lock() // until the end: a concurrent unlessGone must see that the generations are gone
+	defer g.mu.Unlock()
+	needed := map[uint64]bool{}
+	for p, numbers := range g.mu.pins {
+		for _, number := range numbers {
+			needed[number] = needed[number] || p.owner != g.number
+		}
 	}
-	if err := batch.Commit(pebble.Sync); err != nil {
-		return fmt.Errorf("cannot remove the cold rows of group %d: %w", number, err)
+	var gone []uint64
+	for number := range g.mu.stored {
+		if !all && (g.mu.unlisted || needed[number] || g.mu.open[number] != nil) {
+			kept = true
+		} else {
+			gone = append(gone, number)
+		}
+	}
+	kept = kept || g.mu.unlisted && !all
+	kinds := []byte{keyPin}
+	if kept {
+		for _, number := range gone {
+			err = errors.Join(err, g.deleteFrom(batch, number))
+		}
+	} else {
+		kinds = append(kinds, keyBlock, keyGeneration, keyOthersPin)
+	}
+	for _, kind := range kinds {
+		first := groupKey(kind, g.number)
+		err = errors.Join(err, batch.DeleteRange(first, scarce.PrefixEnd(first), nil))
+	}
+	if err = errors.Join(err, g.store.dropRecords(batch, g.number)); err == nil {
+		err = batch.Commit(pebble.Sync)
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, number := range gone {
+		delete(g.mu.stored, number)
+	}
+	for p := range g.mu.pins {
+		if all || p.owner == g.number {
+			g.unpinLocked(p)
+		}
+	}
+	return kept, nil
+}
+
+// others returns the groups of the store but one.
+func (s *Store) others(number uint32) (others []*Group) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, g := range s.mu.groups {
+		if g.number != number {
+			others = append(others, g)
+		}
+	}
+	return others
+}
+
+// openPinned opens the groups whose generations snapshots of other groups name. So Sweep finds all pins of a group, even if
+// no replica of the other group is on this node.
+func (s *Store) openPinned() error {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{keyOthersPin}, UpperBound: []byte{keyOthersPin + 1}})
+	if err != nil {
+		return fmt.Errorf("cannot look for pins: %w", err)
+	}
+	var numbers []uint32
+	for more := it.First(); more; more = it.SeekGE(scarce.PrefixEnd(groupKey(keyOthersPin, numbers[len(numbers)-1]))) {
+		if key := it.Key(); len(key) >= 5 {
+			numbers = append(numbers, binary.BigEndian.Uint32(key[1:]))
+		} else {
+			break
+		}
+	}
+	if err := errors.Join(it.Error(), it.Close()); err != nil {
+		s.cfg.Logger.Error("cannot list all cold rows on disk that other shards need: some may stay for ever", "err", err)
+		s.stats.damaged.Add(1)
+	}
+	for _, number := range numbers {
+		if _, err := s.Group(number); err != nil {
+			return err
+		}
 	}
 	return nil
 }

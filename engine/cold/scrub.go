@@ -1,29 +1,67 @@
 package cold
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 )
 
 // This file reads rows on disk to find damage before a reader needs them. It bypasses the cache
 // and the statistics of reads.
 
-// Numbers returns the numbers of the generations on disk, ascending. The result includes
-// generations that only stored snapshots name.
-func (g *Group) Numbers() []uint64 {
+// Names returns the names of the generations on disk, ascending. The result includes generations that only stored
+// snapshots name, those that only other groups need, and those of other groups that stored snapshots of this group name.
+func (g *Group) Names() []Name {
+	names := g.names()
+	for _, of := range g.store.others(g.number) {
+		for _, numbers := range of.pinsOf(g.number) {
+			for _, number := range numbers {
+				names = append(names, Name{of.number, number})
+			}
+		}
+	}
+	slices.SortFunc(names, func(a, b Name) int { return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Number, b.Number)) })
+	return slices.Compact(names)
+}
+
+// names returns the names of the group's own generations on disk.
+func (g *Group) names() (names []Name) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return slices.Sorted(maps.Keys(g.mu.stored))
+	for number := range g.mu.stored {
+		names = append(names, Name{g.number, number})
+	}
+	return names
+}
+
+// Pins reports whether a stored snapshot of this group names a generation.
+func (g *Group) Pins(n Name) bool {
+	of, err := g.of(n.Group)
+	if err != nil {
+		return false
+	}
+	for _, numbers := range of.pinsOf(g.number) {
+		if slices.Contains(numbers, n.Number) {
+			return true
+		}
+	}
+	return false
 }
 
 // Scrub reads the index and the blocks of a generation from disk and verifies their checksums. It
 // calls read with the size of each block; if read fails, Scrub stops and returns its error. Scrub
-// returns nil for a generation that is removed meanwhile. If the error is ErrDamaged, retained
-// reports whether somebody retains the generation. If not, only stored snapshots name it.
-func (g *Group) Scrub(number uint64, read func(bytes int) error) (retained bool, err error) {
+// returns nil for a generation that is removed meanwhile.
+func (g *Group) Scrub(n Name, read func(bytes int) error) error {
+	of, err := g.of(n.Group)
+	if err != nil {
+		return err
+	}
+	return of.scrub(n.Number, read)
+}
+
+func (g *Group) scrub(number uint64, read func(bytes int) error) error {
 	x, err := g.scrubIndex(number)
 	if err != nil {
 		return g.unlessGone(number, err)
@@ -34,10 +72,10 @@ func (g *Group) Scrub(number uint64, read func(bytes int) error) (retained bool,
 			return g.unlessGone(number, err)
 		}
 		if err := read(len(b)); err != nil {
-			return false, err
+			return err
 		}
 	}
-	return false, nil
+	return nil
 }
 
 func (g *Group) scrubIndex(number uint64) (index, error) {
@@ -72,16 +110,16 @@ func (g *Group) scrubBlock(key blockKey, sum uint32, dst []byte) ([]byte, error)
 }
 
 // unlessGone returns err, the error of reading a generation, or nil if the generation is no longer
-// on disk. For an ErrDamaged, retained reports whether somebody retains the generation.
-func (g *Group) unlessGone(number uint64, err error) (retained bool, _ error) {
+// on disk.
+func (g *Group) unlessGone(number uint64, err error) error {
 	if !errors.Is(err, ErrDamaged) {
-		return false, err
+		return err
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if _, stored := g.mu.stored[number]; !stored {
-		return false, nil
+		return nil
 	}
 	g.store.stats.damaged.Add(1)
-	return g.mu.open[number] != nil, err
+	return err
 }

@@ -10,20 +10,19 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// scrubAll scrubs all generations of a group. It returns the damaged generations, each with whether
-// somebody retains it, and the number of blocks read.
-func scrubAll(t *testing.T, g *Group) (damaged map[uint64]bool, blocks int) {
+// scrubAll scrubs all generations of a group. It returns the damaged generations, and the number of blocks read.
+func scrubAll(t *testing.T, g *Group) (damaged map[Name]bool, blocks int) {
 	t.Helper()
-	damaged = map[uint64]bool{}
-	for _, number := range g.Numbers() {
-		retained, err := g.Scrub(number, func(bytes int) error {
+	damaged = map[Name]bool{}
+	for _, name := range g.Names() {
+		err := g.Scrub(name, func(bytes int) error {
 			if blocks++; bytes == 0 {
 				t.Error("a block without bytes")
 			}
 			return nil
 		})
 		if errors.Is(err, ErrDamaged) {
-			damaged[number] = retained
+			damaged[name] = true
 		} else if err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +66,7 @@ func TestScrub(t *testing.T) {
 				t.Fatal(err)
 			}
 			damaged, blocks := scrubAll(t, g)
-			if retained, found := damaged[made[0].Number()]; len(damaged) != 1 || !found || !retained || blocks < len(made[1].firsts) {
+			if len(damaged) != 1 || !damaged[made[0].Name()] || blocks < len(made[1].firsts) {
 				t.Errorf("%d blocks, damaged %v", blocks, damaged)
 			}
 			if s := s.Stats(); s.Hits+s.Misses > uint64(len(made[0].firsts)+len(made[1].firsts)) || s.Damaged != 1 {
@@ -87,7 +86,7 @@ func flipValue(s *Store, key []byte) error {
 	return errors.Join(closer.Close(), s.db.Set(key, flipped, pebble.Sync))
 }
 
-// Scrub also reads a generation that only a snapshot names, and reports that nobody retains it. A
+// Scrub also reads a generation that only a snapshot names. A
 // generation or a group that is removed meanwhile does not count as damaged.
 func TestScrubBesideRemoval(t *testing.T) {
 	s := openStore(t, vfs.NewMem())
@@ -95,17 +94,17 @@ func TestScrubBesideRemoval(t *testing.T) {
 	g := mustGroup(t, s, 1)
 	made := mustWrite(t, g, syntheticRows(3000), syntheticRows(3000))
 	named, gone := made[0], made[1]
-	if err := g.Pin("one", []uint64{named.Number()}); err != nil {
+	if err := g.Pin("one", []*Generation{named}); err != nil {
 		t.Fatal(err)
 	}
 	named.Release()
 	if err := flipValue(s, named.blockKey(1).encode()); err != nil {
 		t.Fatal(err)
 	}
-	if retained, err := g.Scrub(named.Number(), func(int) error { return nil }); retained || !errors.Is(err, ErrDamaged) {
-		t.Errorf("only a snapshot names it: retained %v, %v", retained, err)
+	if err := g.Scrub(named.Name(), func(int) error { return nil }); !errors.Is(err, ErrDamaged) {
+		t.Errorf("only a snapshot names it: %v", err)
 	}
-	if _, err := g.Scrub(gone.Number(), func(int) error {
+	if err := g.Scrub(gone.Name(), func(int) error {
 		if gone.needed.Load() > 0 {
 			gone.Release()
 		}
@@ -116,18 +115,18 @@ func TestScrubBesideRemoval(t *testing.T) {
 	if err := s.Drop(1); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := g.Scrub(named.Number(), func(int) error { return nil }); err != nil {
+	if err := g.Scrub(named.Name(), func(int) error { return nil }); err != nil {
 		t.Errorf("the group is dropped: %v", err)
 	}
 	stop := errors.New("stop")
 	g = mustGroup(t, s, 2)
-	if _, err := g.Scrub(mustWrite(t, g, syntheticRows(3000))[0].Number(), func(int) error { return stop }); !errors.Is(err, stop) {
+	if err := g.Scrub(mustWrite(t, g, syntheticRows(3000))[0].Name(), func(int) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("told to stop: %v", err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := g.Scrub(1, func(int) error { return nil }); !errors.Is(err, scarce.ErrClosed) {
+	if err := g.Scrub(Name{2, 1}, func(int) error { return nil }); !errors.Is(err, scarce.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 }

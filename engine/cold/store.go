@@ -113,11 +113,13 @@ func (k blockKey) String() string {
 //	'b' | group (4) | generation (8) | block (4)     a block
 //	'g' | group (4) | generation (8)                 the index of a generation, see index.go
 //	'p' | group (4) | name of a snapshot             the generations that it names (8 each), see pins.go
+//	'q' | group (4) | owner (4) | name of a snapshot the same for a snapshot of another group, the owner
 //	'r' | group (4) | set (4) | key (8)              a record, see records.go
 const (
 	keyBlock      = 'b'
 	keyGeneration = 'g'
 	keyPin        = 'p'
+	keyOthersPin  = 'q'
 )
 
 func (k blockKey) encode() []byte {
@@ -164,6 +166,9 @@ func Open(cfg Config) (*Store, error) {
 		return nil, errors.Join(err, s.Close())
 	}
 	s.db.Started.Store(true)
+	if err := s.openPinned(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
 	s.index.fit(s.filesBytes())
 	return s, nil
 }

@@ -126,7 +126,7 @@ func TestGenerationsGo(t *testing.T) {
 		}
 		return all
 	}
-	if err := g.Pin("snap", []uint64{made[1].Number()}); err != nil {
+	if err := g.Pin("snap", made[1:2]); err != nil {
 		t.Fatal(err)
 	}
 	made[0].Retain()
@@ -164,6 +164,7 @@ func TestGenerationsGo(t *testing.T) {
 		t.Errorf("none named: %v", got)
 	}
 	made = mustWrite(t, g, page(1))
+	made[0].Release()
 	if err := s.Drop(1); err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +186,7 @@ func TestGroupsThatComeBack(t *testing.T) {
 	if err := before.GetNow(1, row); err != nil { // this puts the block into the cache
 		t.Fatal(err)
 	}
-	if err := s.Drop(1); err != nil {
+	if err := s.Erase(1); err != nil {
 		t.Fatal(err)
 	}
 	after := mustWrite(t, mustGroup(t, s, 1), page(5))[0]
@@ -204,7 +205,7 @@ func TestNumbersThatAreNamed(t *testing.T) {
 	fs := vfs.NewMem()
 	s := openStore(t, fs)
 	n := mustWrite(t, mustGroup(t, s, 1), syntheticRows(10))[0]
-	if err := mustGroup(t, s, 1).Pin("snap", []uint64{n.Number()}); err != nil {
+	if err := mustGroup(t, s, 1).Pin("snap", []*Generation{n}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.db.Delete(generationKey(keyGeneration, 1, n.Number()), pebble.Sync); err != nil {
@@ -294,7 +295,7 @@ func TestGenerationsOutliveTheMachine(t *testing.T) {
 	s := openStore(t, fs)
 	g := mustGroup(t, s, 1)
 	made := mustWrite(t, g, syntheticRows(3000))
-	if err := g.Pin("snap", []uint64{made[0].Number()}); err != nil {
+	if err := g.Pin("snap", made[:1]); err != nil {
 		t.Fatal(err)
 	}
 	after := fs.CrashClone(vfs.CrashCloneCfg{})
@@ -578,7 +579,7 @@ func TestSweepOfADroppedGroup(t *testing.T) {
 	page := &engine.Page{IDs: []uint64{1}, Width: 1, Counts: []int64{3}}
 	pin := func(g *Group) {
 		made := mustWrite(t, g, page)[0]
-		if err := g.Pin("one", []uint64{made.Number()}); err != nil {
+		if err := g.Pin("one", []*Generation{made}); err != nil {
 			t.Fatal(err)
 		}
 		made.Release()

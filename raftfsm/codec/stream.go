@@ -19,7 +19,7 @@ import (
 //	          those of the carried form, 0 for none. A catalog is shard 0 of 1
 //	catalog:  JSON
 //	rows:     rows/sections.go; ascending over the whole stream
-//	cold, block: counters/streamcold.go; among the rows of counters
+//	cold, share, block: counters/streamcold.go; among the rows of counters
 //	outboxes: bodystream.go; after the rows of counters, none if there are no outboxes
 //	hot:      hot/section.go; after the outboxes, at most once
 //	members:  counters/streamsets.go; at most once, before the rows of counters
@@ -71,6 +71,9 @@ const (
 	StreamHot = 19 // hot/section.go
 
 	StreamJudging = 20 // dedup/judging.go
+
+	StreamShare        = 21 // these two: counters/streamcold.go
+	StreamCarriedShare = 22
 
 	StreamEnd = 255
 

@@ -30,6 +30,7 @@ var places = [256]uint8{
 	StreamHead: 1, StreamCatalog: 2, StreamMembers: 2, StreamCarriedMembers: 2,
 	StreamRows: 3, StreamCold: 3, StreamCarried: 3, StreamFeeds: 3, StreamBoard: 4,
 	StreamOutboxes: 5, StreamCursors: 5, StreamSweep: 6, StreamHot: 6, StreamProducers: 7,
+	StreamShare: 3, StreamCarriedShare: 3,
 	StreamForgotten: 8, StreamKeys: 9, StreamPositions: 10, StreamJudging: 11,
 }
 
@@ -41,7 +42,8 @@ func (s *StreamReader) follows(kind byte) bool {
 	switch {
 	case kind == StreamBlock || kind == StreamMemberBlock:
 		return s.last != 0
-	case kind == StreamCold && s.cold != coldNamed || kind == StreamCarried && s.cold != coldCarried:
+	case (kind == StreamCold || kind == StreamShare) && s.cold != coldNamed,
+		(kind == StreamCarried || kind == StreamCarriedShare) && s.cold != coldCarried:
 		return false
 	case kind == StreamKeys && s.last == StreamKeys:
 		return true

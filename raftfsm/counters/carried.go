@@ -165,24 +165,26 @@ func (c *Carried) section(kind byte, p []byte) error {
 		if err := c.stream.AtEnd(); err != nil {
 			return err
 		}
-	case codec.StreamCold:
-		if err := c.carry(p); err != nil {
+	case codec.StreamCold, codec.StreamShare:
+		if err := c.carry(kind, p); err != nil {
 			return err
 		}
-		kind = codec.StreamCarried
+		if kind = codec.StreamCarried; c.part.filter.Modulus > 0 {
+			kind = codec.StreamCarriedShare // with whole blocks: the reader leaves the rows of others out
+		}
 	}
 	c.frame(kind, p)
 	return nil
 }
 
-func (c *Carried) carry(p []byte) error {
-	if err := c.part.parse(p); err != nil {
+func (c *Carried) carry(kind byte, p []byte) error {
+	if err := c.part.parse(kind, p); err != nil {
 		return err
 	}
 	if c.cold == nil {
 		return fmt.Errorf("%w: it names cold rows, and there are none here", codec.ErrSnapshot)
 	}
-	g, err := c.cold.Open(c.part.generation, c.part.sum)
+	g, err := c.cold.OpenNamed(c.part.name, c.part.sum)
 	if err != nil {
 		return fmt.Errorf("cannot carry cold rows: %w", err)
 	}

@@ -11,7 +11,6 @@ package counters
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -185,10 +184,10 @@ func (c *contents) Load(s *codec.StreamReader, kind byte, p []byte) error {
 		return c.sets.loadCarried(s, p)
 	case codec.StreamRows:
 		return c.loading.loadRows(p)
-	case codec.StreamCold:
-		return c.loading.loadNamed(p)
-	case codec.StreamCarried:
-		return c.loading.loadCarried(s, p)
+	case codec.StreamCold, codec.StreamShare:
+		return c.loading.loadNamed(kind, p)
+	case codec.StreamCarried, codec.StreamCarriedShare:
+		return c.loading.loadCarried(s, kind, p)
 	case codec.StreamOutboxes:
 		return c.loadOutboxes(p)
 	case codec.StreamHot:
@@ -240,7 +239,7 @@ func (s captured) Write(w *codec.StreamWriter) error {
 		if err := inMemory.Flush(); err != nil {
 			return err
 		}
-		return w.Section(codec.StreamCold, func(b []byte) []byte { return appendCold(b, p) })
+		return w.Section(coldKind(p), func(b []byte) []byte { return appendCold(b, p) })
 	})
 	if err == nil {
 		err = inMemory.Flush()
@@ -258,9 +257,9 @@ func (s captured) Keep(snapshot string) error {
 	if err := s.sets.keep(); err != nil || s.cold == nil {
 		return err
 	}
-	var named []uint64
-	s.Cold(func(g engine.Generation, _, _ uint64) { named = append(named, g.Number()) })
-	return s.cold.Pin(snapshot, slices.Compact(named))
+	var named []*cold.Generation
+	s.Cold(func(p *engine.Part) { named = append(named, p.Cold.(*cold.Generation)) })
+	return s.cold.Pin(snapshot, named)
 }
 
 func (s captured) Rows() uint64   { return uint64(s.Snapshot.Rows()) }

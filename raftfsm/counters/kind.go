@@ -76,10 +76,10 @@ func (w *walk) section(s *codec.StreamReader, kind byte, p []byte) error {
 		return fmt.Errorf("%w: it names members, which are on another disk", codec.ErrSnapshot)
 	case codec.StreamRows:
 		return w.Section(rows.Counts, p)
-	case codec.StreamCold:
+	case codec.StreamCold, codec.StreamShare:
 		return fmt.Errorf("%w: it names cold rows, which are another file's", codec.ErrSnapshot)
-	case codec.StreamCarried:
-		return w.cold(s, p)
+	case codec.StreamCarried, codec.StreamCarriedShare:
+		return w.cold(s, kind, p)
 	case codec.StreamHot:
 		return rankings.CheckHot(p)
 	}
@@ -117,8 +117,8 @@ func (w *walk) members(s *codec.StreamReader, p []byte) error {
 }
 
 // cold visits a part of cold rows with its blocks.
-func (w *walk) cold(s *codec.StreamReader, p []byte) error {
-	if err := w.part.parse(p); err != nil {
+func (w *walk) cold(s *codec.StreamReader, kind byte, p []byte) error {
+	if err := w.part.parse(kind, p); err != nil {
 		return err
 	}
 	if err := w.part.readBlocks(s, &w.base); err != nil {

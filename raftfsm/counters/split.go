@@ -3,6 +3,7 @@ package counters
 import (
 	"fmt"
 
+	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/rankings"
@@ -10,12 +11,23 @@ import (
 )
 
 // Split implements raftfsm.Contents. It splits or adopts the sets last, because neither can be
-// undone. A second call for the same Split leaves the sets unchanged.
-func (c *contents) Split(s *raftfsm.Split, parts []raftfsm.Contents) error {
+// undone. A second call for the same Split leaves the sets unchanged. After an error the parts have no tables, so
+// that a parked part, which another try may adopt, keeps its rows on disk.
+func (c *contents) Split(s *raftfsm.Split, parts []raftfsm.Contents) (err error) {
 	tables, err := c.parting.Split(s, c.table)
 	if err != nil {
 		return err
 	}
+	defer func() {
+		if err == nil {
+			return
+		}
+		for i := range parts {
+			if parts[i].(*contents).table = engine.New(); s.Adopts == nil {
+				tables[0][i].Close()
+			}
+		}
+	}()
 	hot, largest := make([]*rankings.HotLists, len(parts)), make([]*rankings.LargestLists, len(parts))
 	for i := range parts {
 		part := parts[i].(*contents)

@@ -19,28 +19,53 @@ import (
 //	          number of the first block that has such ids (4) | blocks (4) | the rows in
 //	          memory, as a section of rows: none, or with rows of zeros that hide others
 //	carried:  the same, followed by the blocks
+//	share:    modulus (4) | residue (4) | 1 if the residue is that of wire.MixID of the id, or 0 (1) | number of such
+//	          rows in the generation (4) | as cold. The section has only these rows of the generation. A shard that
+//	          has split, or was a part, may have such sections
+//	carried share: the same, followed by whole blocks
 //	block:    a block of engine/cold
 //
 // A stream that a node sends, to a follower or as a backup, contains the blocks, which CarryBlocks
 // inserts. The head states the size of the inserted blocks, because raft must know the size of the
 // stream before it sends the stream.
-const coldHeadSize = 40
+const (
+	coldHeadSize  = 40
+	shareHeadSize = 13
+)
 
 // coldPart is one section of cold rows.
 type coldPart struct {
-	group       uint32
-	generation  uint64
+	name        cold.Name
 	sum         uint32
+	filter      engine.Filter // of a share
+	rows        int           // of a share, in the whole generation
 	first, last uint64
 	block       int // number of the first block
 	blocks      int
 	hiding      engine.Page // the rows in memory that hide cold rows
 }
 
+// coldKind returns the kind of the section of a part.
+func coldKind(p *engine.Part) byte {
+	if p.Filter.Modulus > 0 {
+		return codec.StreamShare
+	}
+	return codec.StreamCold
+}
+
 func appendCold(b []byte, p *engine.Part) []byte {
+	if f := p.Filter; f.Modulus > 0 {
+		b = binary.LittleEndian.AppendUint32(b, f.Modulus)
+		b = binary.LittleEndian.AppendUint32(b, f.Residue)
+		hashed := byte(0)
+		if f.Hashed {
+			hashed = 1
+		}
+		b = binary.LittleEndian.AppendUint32(append(b, hashed), uint32(p.Rows))
+	}
 	g := p.Cold.(*cold.Generation) // the only implementation on disk
 	block, sizes := g.Carried(p.First, p.Last)
-	b = binary.LittleEndian.AppendUint32(b, g.Group())
+	b = binary.LittleEndian.AppendUint32(b, g.Name().Group)
 	b = binary.LittleEndian.AppendUint64(b, g.Number())
 	b = binary.LittleEndian.AppendUint32(b, g.Sum())
 	b = binary.LittleEndian.AppendUint64(b, p.First)
@@ -50,11 +75,24 @@ func appendCold(b []byte, p *engine.Part) []byte {
 	return rows.AppendRows(b, p.Page, 0, len(p.Page.IDs))
 }
 
-func (c *coldPart) parse(p []byte) error {
+// parse decodes a section of a kind.
+func (c *coldPart) parse(kind byte, p []byte) error {
+	c.filter, c.rows = engine.Filter{}, 0
+	if kind == codec.StreamShare || kind == codec.StreamCarriedShare {
+		if len(p) < shareHeadSize {
+			return fmt.Errorf("%w: a share of cold rows of %d bytes", codec.ErrSnapshot, len(p))
+		}
+		c.filter = engine.Filter{Modulus: binary.LittleEndian.Uint32(p), Residue: binary.LittleEndian.Uint32(p[4:]), Hashed: p[8] == 1}
+		c.rows = int(binary.LittleEndian.Uint32(p[9:]))
+		if c.filter.Residue >= c.filter.Modulus || p[8] > 1 {
+			return fmt.Errorf("%w: a share %d mod %d (%d) of cold rows", codec.ErrSnapshot, c.filter.Residue, c.filter.Modulus, p[8])
+		}
+		p = p[shareHeadSize:]
+	}
 	if len(p) < coldHeadSize {
 		return fmt.Errorf("%w: cold rows of %d bytes", codec.ErrSnapshot, len(p))
 	}
-	c.group, c.generation = binary.LittleEndian.Uint32(p), binary.LittleEndian.Uint64(p[4:])
+	c.name = cold.Name{Group: binary.LittleEndian.Uint32(p), Number: binary.LittleEndian.Uint64(p[4:])}
 	c.sum = binary.LittleEndian.Uint32(p[12:])
 	c.first, c.last = binary.LittleEndian.Uint64(p[16:]), binary.LittleEndian.Uint64(p[24:])
 	c.block, c.blocks = int(binary.LittleEndian.Uint32(p[32:])), int(binary.LittleEndian.Uint32(p[36:]))
@@ -70,10 +108,10 @@ func (c *coldPart) parse(p []byte) error {
 	return nil
 }
 
-// ParseHiding decodes the rows in memory of a section of cold rows that are named.
-func ParseHiding(p []byte, page *engine.Page) error {
+// ParseHiding decodes the rows in memory of a section of cold rows that are named: StreamCold or StreamShare.
+func ParseHiding(kind byte, p []byte, page *engine.Page) error {
 	var c coldPart
-	err := c.parse(p)
+	err := c.parse(kind, p)
 	*page = c.hiding
 	return err
 }
@@ -82,9 +120,9 @@ func ParseHiding(p []byte, page *engine.Page) error {
 // stream, or -1 if there are no cold rows.
 func carriedBytes(table *engine.Snapshot) int64 {
 	total := int64(-1)
-	table.Cold(func(g engine.Generation, first, last uint64) {
+	table.Cold(func(p *engine.Part) {
 		total = max(total, 0)
-		_, sizes := g.(*cold.Generation).Carried(first, last)
+		_, sizes := p.Cold.(*cold.Generation).Carried(p.First, p.Last)
 		for _, size := range sizes {
 			total += codec.SectionHeadSize + int64(size) + codec.ChecksumSize
 		}
@@ -107,27 +145,17 @@ func (c *coldPart) readBlocks(s *codec.StreamReader, base *engine.Page) error {
 		if i == 0 {
 			base.Width = max(cold.BlockWidth(b), c.hiding.Width)
 		} else if w := cold.BlockWidth(b); w > base.Width {
-			widen(base, w)
+			base.Widen(w)
 		}
-		if err := cold.DecodeBlock(c.group, c.generation, c.block+i, b, c.first, c.last, base); err != nil {
+		n := len(base.IDs)
+		if err := cold.DecodeBlock(c.name, c.block+i, b, c.first, c.last, base); err != nil {
 			return fmt.Errorf("%w: %w", codec.ErrSnapshot, err)
 		}
+		base.Filter(n, c.filter)
 	}
-	if base.Width > c.hiding.Width {
-		widen(&c.hiding, base.Width)
-	} else if c.hiding.Width > base.Width {
-		widen(base, c.hiding.Width)
-	}
+	c.hiding.Widen(base.Width)
+	base.Widen(c.hiding.Width)
 	return nil
-}
-
-// widen adds columns to all rows of a page.
-func widen(p *engine.Page, width int) {
-	counts := make([]int64, len(p.IDs)*width)
-	for i := range p.IDs {
-		copy(counts[i*width:], p.Row(i))
-	}
-	p.Width, p.Counts = width, counts
 }
 
 // loading is the state of loading the table of a shard of counters from a stream.
@@ -187,14 +215,14 @@ func (l *loading) end(told codec.Totals) error {
 }
 
 // loadNamed adds cold rows that the stream names and that are on this node's disk.
-func (l *loading) loadNamed(payload []byte) error {
-	if err := l.part.parse(payload); err != nil {
+func (l *loading) loadNamed(kind byte, payload []byte) error {
+	if err := l.part.parse(kind, payload); err != nil {
 		return err
 	}
 	if l.cold == nil {
 		return fmt.Errorf("%w: it names cold rows, and there are none here", codec.ErrSnapshot)
 	}
-	g, err := l.cold.Open(l.part.generation, l.part.sum)
+	g, err := l.cold.OpenNamed(l.part.name, l.part.sum)
 	if errors.Is(err, cold.ErrDamaged) {
 		return fmt.Errorf("%w: %w", raftfsm.ErrColdLost, err)
 	}
@@ -202,7 +230,9 @@ func (l *loading) loadNamed(payload []byte) error {
 		return fmt.Errorf("cannot open cold rows: %w", err)
 	}
 	l.named = true
-	err = l.table.LoadCold(&engine.Part{Page: &l.part.hiding, Cold: g, First: l.part.first, Last: l.part.last})
+	err = l.table.LoadCold(&engine.Part{
+		Page: &l.part.hiding, Cold: g, First: l.part.first, Last: l.part.last, Filter: l.part.filter, Rows: l.part.rows,
+	})
 	if err != nil {
 		return fmt.Errorf("%w: %w", codec.ErrSnapshot, err)
 	}
@@ -214,8 +244,8 @@ const looseMax = 16
 
 // loadCarried adds cold rows that are in the stream. It first loads them into memory. Later it
 // writes several parts together to this node's disk, as generations.
-func (l *loading) loadCarried(s *codec.StreamReader, payload []byte) error {
-	if err := l.part.parse(payload); err != nil {
+func (l *loading) loadCarried(s *codec.StreamReader, kind byte, payload []byte) error {
+	if err := l.part.parse(kind, payload); err != nil {
 		return err
 	}
 	if err := l.part.readBlocks(s, &l.base); err != nil {

@@ -63,7 +63,7 @@ func TestUnreadRowsStopAReplica(t *testing.T) {
 		codectest.Command(3, entryOf(1, []engine.Op{add(24_998<<20, 0, 1), add(5<<20, 0, 7)})),
 		codectest.Command(4, entryOf(1, []engine.Op{add(6<<20, 0, 1)})),
 	}
-	a.must(a.store.Drop(1))
+	a.must(a.store.Erase(1))
 	a.fsm.Apply(log[0])
 	digest := a.fsm.State().Digest
 	if err, ok := a.fsm.Apply(log[1]).(error); !ok || !errors.Is(err, raftfsm.ErrStuck) {
@@ -100,7 +100,7 @@ func TestClosedReplicaKeepsNothing(t *testing.T) {
 	}
 	a.fsm.Close()
 	a.fsm.Close()
-	a.must(a.store.Drop(1))
+	a.must(a.store.Erase(1))
 	if rows, err := a.fsm.FreezeSome(idle, 1); rows != 0 || err != nil {
 		t.Errorf("%d rows were written: %v", rows, err)
 	}

@@ -45,7 +45,7 @@ func (c *Machine) Pause() { c.parting.Pause(1) }
 // Resume ends one Pause. It waits like Pause.
 func (c *Machine) Resume() { c.parting.Pause(-1) }
 
-// Part implements Machine. No row may be on disk or move there meanwhile: see Pause. It parts the outboxes first, because they can
+// Part implements Machine. No row may move to disk meanwhile: see Pause. It parts the outboxes first, because they can
 // always be parted.
 func (c *Machine) Part(by raftfsm.Partition) (more bool, err error) {
 	c.tiering.Lock()
@@ -62,7 +62,7 @@ func (c *Machine) Part(by raftfsm.Partition) (more bool, err error) {
 
 // Watch returns the old segments to which nobody wrote since the previous call. A segment is old if
 // isOld returns true for its range of keys. Watch also returns segments on disk with many changed
-// rows.
+// rows, and those whose generation other parts of a split shard have too.
 func (c *Machine) Watch(isOld func(first, last uint64) bool) *Idle {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
@@ -156,6 +156,20 @@ func (c *Machine) Seal(start uint64, isOld func(first, last uint64) bool) (rows 
 	rows, next, more = table.Seal(start, isOld)
 	return rows, next, more, time.Since(began)
 }
+
+// Uses reports whether the rows include those of a generation.
+func (c *Machine) Uses(n cold.Name) bool {
+	for _, g := range engine.OnDisk(c.Table()) {
+		if g.(*cold.Generation).Name() == n { // the only implementation on disk
+			return true
+		}
+	}
+	return false
+}
+
+// Shares reports whether some rows are in generations that other parts of a split shard have too. Watch returns their
+// segments, whatever their age.
+func (c *Machine) Shares() bool { return engine.Shares(c.Table()) }
 
 // Generations returns the number of generations of rows on disk, including those that only stored
 // snapshots need.

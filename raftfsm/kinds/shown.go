@@ -43,8 +43,8 @@ func (s *Shown) Snapshot(kind codec.Kind, state io.Reader) error {
 		case codec.StreamRows:
 			err = rows.ParseRows(p, &page, false)
 			s.page(&page)
-		case codec.StreamCold:
-			err = counters.ParseHiding(p, &page)
+		case codec.StreamCold, codec.StreamShare:
+			err = counters.ParseHiding(section, p, &page)
 			s.page(&page)
 		case codec.StreamPositions:
 			var all []dedup.PositionRecord

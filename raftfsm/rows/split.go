@@ -24,10 +24,8 @@ func (p *Parting) Split(s *raftfsm.Split, tables ...*engine.Table) ([][]*engine.
 	}
 	copied := s.By.Parts == 0 || s.Copies
 	if !copied {
-		switch err := p.finish(s.By, tables...); {
-		case errors.Is(err, engine.ErrOnDisk), errors.Is(err, engine.ErrParted):
-			copied = true
-		case err != nil:
+		err := p.finish(s.By, tables...)
+		if copied = errors.Is(err, engine.ErrParted); err != nil && !copied {
 			return nil, err
 		}
 	}

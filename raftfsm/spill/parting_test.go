@@ -26,6 +26,8 @@ type testPartition int
 func (p testPartition) Of(key uint64) int       { return int(key / 3 % uint64(p)) }
 func (p testPartition) Classes() []engine.Class { return make([]engine.Class, p) }
 
+func (p testPartition) Filters() []engine.Filter { return make([]engine.Filter, p) }
+
 func testDigest(key uint64, body []byte) uint64 {
 	sum := wire.MixNext(key)
 	for _, c := range body {

@@ -135,7 +135,7 @@ func (p *Preparations) beginLocked(attempt uint32, of *Parent, bytes uint64) err
 		for _, m := range x.movers() {
 			m.Pause() // may wait for a step of tiering
 		}
-		if x.err = readCold(of.Cold); x.err == nil {
+		if x.err = readCold(m.Machine, of.Cold); x.err == nil {
 			x.err = x.part(&p.stepping, of.By)
 		}
 		switch {
@@ -223,7 +223,7 @@ func (x *preparation) partRows(stepping *sync.Mutex, by raftfsm.Partition) error
 		if errors.Is(err, raftfsm.ErrReplaced) && x.machine.Route() != by.From {
 			return nil
 		}
-		if errors.Is(err, engine.ErrOnDisk) || errors.Is(err, engine.ErrParted) {
+		if errors.Is(err, engine.ErrParted) {
 			if rows := x.machine.State().Rows; rows > raftfsm.SplitRowsMax {
 				return fmt.Errorf("%w: %d rows, the most that may be copied are %d, and %w (after an attempt of another growth, until this node restarts)",
 					raftfsm.ErrTooLarge, rows, raftfsm.SplitRowsMax, err)
@@ -300,14 +300,18 @@ func (x *preparation) movers() (all []mover) {
 // but a replay of Split from such a snapshot would need them. Each new snapshot replaces the oldest stored one.
 var errStored = errors.New("damaged cold rows of a stored snapshot are replaced by a new snapshot")
 
-// readCold reads all cold rows of a replica. part reads bodies and members.
-func readCold(rows *cold.Group) error {
+// readCold reads the cold rows that only stored snapshots of a replica name. part reads those of the table, bodies and
+// members.
+func readCold(m raftfsm.Machine, rows *cold.Group) error {
 	if rows == nil {
 		return nil
 	}
-	for _, generation := range rows.Numbers() {
-		retained, err := rows.Scrub(generation, func(int) error { return nil })
-		if errors.Is(err, cold.ErrDamaged) && !retained {
+	for _, name := range rows.Names() {
+		if !rows.Pins(name) || m.(*counters.Machine).Uses(name) { // only counters have rows on disk
+			continue
+		}
+		err := rows.Scrub(name, func(int) error { return nil })
+		if errors.Is(err, cold.ErrDamaged) {
 			return fmt.Errorf("%w: %s", errStored, err.Error())
 		}
 		if err != nil {

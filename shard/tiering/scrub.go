@@ -148,11 +148,11 @@ func (s *Scrub) shard(l *Shard, pause func(bytes int) error) error {
 		})
 		return pause(bytes)
 	}
-	for _, number := range rows.Numbers() {
-		retained, err := rows.Scrub(number, read)
+	for _, name := range rows.Names() {
+		err := rows.Scrub(name, read)
 		switch {
 		case errors.Is(err, cold.ErrDamaged):
-			s.noteDamaged(l, number, retained, err)
+			s.noteDamaged(l, name, err)
 		case err != nil:
 			return err
 		}
@@ -160,18 +160,23 @@ func (s *Scrub) shard(l *Shard, pause func(bytes int) error) error {
 	return nil
 }
 
-// noteDamaged records a damaged generation of cold rows. If it is not retained, only stored snapshots use the
-// generation. Then the replica has lost no row, and its next snapshot does not use the generation.
-func (s *Scrub) noteDamaged(l *Shard, number uint64, retained bool, err error) {
+// noteDamaged records a damaged generation of cold rows. If the table does not use it, only stored snapshots may use the
+// generation. Then the replica has lost no row, and its next snapshot does not use the generation. If only other shards
+// use it, which have it from a split, their scrubs read it too.
+func (s *Scrub) noteDamaged(l *Shard, name cold.Name, err error) {
 	if l.Damage.closing.Load() { // the replica is closing and may have released its rows
 		return
 	}
+	uses := l.FSM.Uses(name)
+	if !uses && !l.Replica.Cold().Pins(name) {
+		return
+	}
 	s.tell(func(s *ColdScrub) { s.Damaged++ })
-	if retained {
+	if uses {
 		l.Damage.Note(err)
 		return
 	}
-	s.logger.Error("cold rows of a stored snapshot are damaged: taking another snapshot", "group", l.Group, "generation", number, "err", err)
+	s.logger.Error("cold rows of a stored snapshot are damaged: taking another snapshot", "group", l.Group, "generation", name, "err", err)
 	if err := l.Replica.Snapshotter().Take(); err != nil {
 		l.Replica.Snapshotter().Note(err)
 	}

@@ -183,8 +183,11 @@ func (t *Tiering) MoveCold() {
 		due = t.moveIdle(all)
 	}
 	for _, l := range all {
-		if may && !tight {
-			due += t.moveOld(l)
+		switch {
+		case may && !tight:
+			due += t.moveOld(l, t.cfg.Cold.Layouts[l.Keyspace].old(time.Now(), t.cfg.Cold.After, l.PerKey))
+		case !may && l.FSM.Shares():
+			due += t.moveOld(l, noAge)
 		}
 		t.keepCold(l)
 	}
@@ -192,9 +195,8 @@ func (t *Tiering) MoveCold() {
 }
 
 // moveOld moves the old and idle rows of a shard out of memory, and returns the number of due
-// rows.
-func (t *Tiering) moveOld(l *Leaving) (due int) {
-	old := t.cfg.Cold.Layouts[l.Keyspace].old(time.Now(), t.cfg.Cold.After, l.PerKey)
+// rows. It also writes rows on disk again that the shard shares with other parts of the shard that it was.
+func (t *Tiering) moveOld(l *Leaving, old func(first, last uint64) bool) (due int) {
 	due = l.Watch(old)
 	_ = t.freeze(l, l.idle.Segments(), t.rest) // freeze logs the error, and the next round retries
 	return due
@@ -252,8 +254,9 @@ func (t *Tiering) freeze(l *Leaving, segmentsMax int, pause func(took time.Durat
 // AnyShard selects all shards.
 func AnyShard(*Shard) bool { return true }
 
-// AnyAge selects all rows.
+// AnyAge selects all rows, noAge none.
 func AnyAge(uint64, uint64) bool { return true }
+func noAge(uint64, uint64) bool  { return false }
 
 // While tight returns true, Relieve moves idle rows out of memory, a share of each shard in turn.
 func (t *Tiering) Relieve(all []*Leaving, tight func() bool) {
