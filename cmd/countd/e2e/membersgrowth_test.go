@@ -23,7 +23,13 @@ const (
 func TestMembersGrowth(t *testing.T) {
 	long(t)
 	beside(t)
-	c := newCluster(t, proctest.Options{LogStore: "shared", Shards: oneShard, Args: []string{"--scrub-every=1s"}})
+	c := proctest.NewCluster(t, bin, proctest.Options{LogStore: "shared", Shards: oneShard, Args: []string{"--scrub-every=1s"}})
+	shards := func(want int) {
+		if n := len(c.Nodes()[0].Cluster().Digests("posts")); n != want {
+			t.Errorf("posts has %d shards, want %d", n, want)
+		}
+	}
+	shards(1)
 	m := &memberRun{t: t, c: c}
 	for post := range growingPosts {
 		var ops []memberOp
@@ -67,6 +73,7 @@ func TestMembersGrowth(t *testing.T) {
 	killed(0)
 	stop()
 	callers.Wait()
+	shards(3)
 	m.checkCallers()
 	for post := range growingPosts {
 		var want []string
