@@ -12,8 +12,8 @@ import (
 )
 
 // forward sends a part to the node that leads its group. The returned proposal is settled no later
-// than at the write's deadline.
-func (wr *writer) forward(p *part, w *Write) *propose.Proposal {
+// than at the write's deadline; if the part is the only one that waits (alone), it is settled already.
+func (wr *writer) forward(p *part, w *Write, alone bool) *propose.Proposal {
 	g := p.group
 	switch {
 	case wr.draining.Load():
@@ -28,7 +28,7 @@ func (wr *writer) forward(p *part, w *Write) *propose.Proposal {
 		Section: p.writer.Section(), Width: w.Width, Ops: p.writer.Ops(), Judges: p.judges && w.ID.IsJudged(),
 	}
 	deadline := w.Deadline
-	go func() { // ends no later than at the deadline
+	ask := func() { // ends no later than at the deadline
 		defer wr.asking.Done()
 		defer q.Settle()
 		ctx, cancel := context.WithDeadline(context.Background(), deadline)
@@ -45,7 +45,12 @@ func (wr *writer) forward(p *part, w *Write) *propose.Proposal {
 			return
 		}
 		q.Err, q.Result, q.Ops, q.Width = g.orAbandoned(settled.Err), settled.Result, settled.Ops, settled.Width
-	}()
+	}
+	if alone { // a goroutine would cost as much as the rest
+		ask()
+	} else {
+		go ask()
+	}
 	return q
 }
 

@@ -107,7 +107,7 @@ func TestForwardNotSentIsNotUnknown(t *testing.T) {
 	counters.Ops{op}.AppendTo(&p.writer, 1, 0)
 	forward := func(left time.Duration) error {
 		w := &Write{Deadline: time.Now().Add(left)}
-		return n.writer.forward(p, w).Wait(time.NewTimer(left))
+		return n.writer.forward(p, w, false).Wait(time.NewTimer(left))
 	}
 	for i := range 200 {
 		if err := forward(time.Duration(i) * time.Microsecond); !errors.Is(err, errs.ErrNoLeader) {
@@ -148,7 +148,7 @@ func TestForwardBesideClose(t *testing.T) {
 				p, op := &part{group: g}, addTo(1, 0, 1)
 				p.writer.Reset(nil, codec.Whole, &dedup.RequestID{})
 				counters.Ops{op}.AppendTo(&p.writer, 1, 0)
-				switch err := wr.forward(p, &Write{Deadline: soon()}).Wait(time.NewTimer(eventuallyMax)); {
+				switch err := wr.forward(p, &Write{Deadline: soon()}, false).Wait(time.NewTimer(eventuallyMax)); {
 				case errors.Is(err, errs.ErrDraining):
 					refused.Add(1)
 				case !errors.Is(err, errs.ErrNoLeader):

@@ -275,9 +275,10 @@ func (wr *writer) settle(ps *parts, w *Write, judging bool) {
 			ps.forbid(err, judging)
 			return
 		}
+		alone := ps.waiting(judging) == 1
 		for s := range ps.byShard {
 			if p := &ps.byShard[s]; p.open(judging) {
-				wr.propose(p, w)
+				wr.propose(p, w, alone)
 			}
 		}
 		again, split := false, false
@@ -343,12 +344,22 @@ func (p *part) fate(err error) error {
 	return err
 }
 
+// waiting returns the number of parts that wait for an answer.
+func (ps *parts) waiting(judging bool) (n int) {
+	for s := range ps.byShard {
+		if ps.byShard[s].open(judging) {
+			n++
+		}
+	}
+	return n
+}
+
 // propose enqueues the part in this node's proposer if it has reserved space there. Otherwise it
 // forwards the part to the group's leader.
-func (wr *writer) propose(p *part, w *Write) {
+func (wr *writer) propose(p *part, w *Write, alone bool) {
 	p.proposed = true
 	if p.proposal == nil {
-		p.proposal = wr.forward(p, w)
+		p.proposal = wr.forward(p, w, alone)
 	} else if q := wr.ofDeleted(p.writer.Section(), p.writer.Ops()); q != nil {
 		p.proposal.Cancel()
 		p.proposal = q
