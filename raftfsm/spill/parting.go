@@ -63,9 +63,10 @@ func (p *pageTable) eachPage(visit func(*page)) {
 }
 
 const (
-	// A step moves pages of about stepBytes, or stepKeys keys. It takes a few milliseconds, even if all bodies are on disk.
-	stepBytes = 64 << 10
-	stepKeys  = 1000
+	// A step moves pages of about stepBytes, or stepKeys keys, or reads stepReadBytes from disk. It takes a few milliseconds.
+	stepBytes     = 64 << 10
+	stepKeys      = 1000
+	stepReadBytes = 1 << 20
 )
 
 // ErrEnded is returned for bodies that another shard has taken over, or that are released.
@@ -201,7 +202,7 @@ func (s *step) read(bytesMax, keysMax int) (err error) {
 			view.Close()
 		}
 	}()
-	end, bytes := s.last, 0
+	end, bytes, fromDisk := s.last, 0, 0
 	s.known = make([][]known, len(s.tables))
 	for first := s.q.above; ; first = s.last + 1 {
 		s.last = first
@@ -220,6 +221,7 @@ func (s *step) read(bytesMax, keysMax int) (err error) {
 							view = &View{cfg: &s.shard.cfg, out: s.out.records.Capture()}
 						}
 						body, err = view.read(key, body)
+						fromDisk += len(body)
 					}
 					if err == nil {
 						k.digest = s.shard.digest(key, body)
@@ -233,7 +235,7 @@ func (s *step) read(bytesMax, keysMax int) (err error) {
 		for _, known := range s.known {
 			keys += len(known)
 		}
-		if err != nil || s.last == end || bytes >= bytesMax || keys >= keysMax {
+		if err != nil || s.last == end || bytes >= bytesMax || keys >= keysMax || fromDisk >= stepReadBytes {
 			return err
 		}
 	}
