@@ -198,7 +198,7 @@ func (m *Base) splitBy(e *SplitEntry, index uint64, done func()) (err error) {
 			others[i] = m.growth.NewPart()
 		}
 		s := e.split(index)
-		s.Copies, s.Large = try > 0, m.growth.Parking.copies(e.Group)
+		s.Copies = try > 0
 		s.applied = func() {
 			m.attempt.Store(e.Attempt)
 			m.splitAt.Store(index)
@@ -281,8 +281,8 @@ func (m *Base) take(part *Parked, e *AdoptEntry, index uint64, done func()) erro
 // A shard splits only up to this bound, because Apply copies so much: see "Stages" in
 // shard/GROWTH.md.
 const (
-	// SplitRowsMax bounds the rows of a shard that cannot be parted before, because some are on disk or it
-	// was parted in another way. Feeds, outboxes and members have no bound: they can always be parted before.
+	// SplitRowsMax bounds the rows of a shard that cannot be parted before, because it was parted in another way. Other
+	// data has no bound: it can always be parted before.
 	SplitRowsMax = 500_000
 
 	// rememberedBytes estimates the memory of a key or producer in the request memory.
@@ -309,17 +309,11 @@ func CheckSplit(m Machine, by Partition) error {
 	switch {
 	case m.base().sizes.closed.Load():
 		return ErrRestoring
-	case state.Rows > SplitRowsMax && state.ColdRows > 0:
-		return tooLarge(state.Rows, fmt.Sprintf("rows, %d of them on disk", state.ColdRows), SplitRowsMax)
 	case state.Rows > SplitRowsMax && parted != nil:
 		return fmt.Errorf("%w: %d rows, the most that may be copied are %d, and %w (by a growth that was withdrawn, until this node restarts)",
 			ErrTooLarge, state.Rows, SplitRowsMax, parted)
 	}
 	return nil
-}
-
-func tooLarge(n uint64, of string, most int) error {
-	return fmt.Errorf("%w: %d %s, the most are %d; only an import into a keyspace with more shards helps", ErrTooLarge, n, of, most)
 }
 
 // RememberedBytes estimates the size of the request memory in bytes. The parts share it. The first
@@ -346,7 +340,6 @@ type Parking struct {
 	mu struct {
 		sync.Mutex
 		parts map[uint32]*Parked // by the group of the part
-		large map[uint32]bool    // parents that may copy any number of rows
 		// changed is closed when a part is parked. It is nil while nobody waits.
 		changed chan struct{}
 	}
@@ -411,22 +404,6 @@ func (p *Parking) unclaim(part *Parked) {
 	if unneeded {
 		part.release()
 	}
-}
-
-// MayCopy lets the replica of a parent copy more than SplitRowsMax rows when it splits.
-func (p *Parking) MayCopy(parent uint32) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.mu.large == nil {
-		p.mu.large = map[uint32]bool{}
-	}
-	p.mu.large[parent] = true
-}
-
-func (p *Parking) copies(parent uint32) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.mu.large[parent]
 }
 
 // changes returns a channel that is closed when a part is parked after the call.

@@ -18,7 +18,6 @@ type Split struct {
 	PartOf  func(key uint64) int // returns the index of the part of a key
 	By      Partition            // if it is set, PartOf is By.Of, and tables that Machine.Part has parted need no copy
 	Copies  bool                 // set if tables must be copied nevertheless
-	Large   bool                 // set if more than SplitRowsMax rows may be copied
 	// Adopts is set if Contents.Split moves a parked part, as the only part, to the group that adopts
 	// it. The tables stay in use by the parked part too. Index is then the index of the entry that adopts it.
 	Adopts *AdoptEntry

@@ -24,7 +24,7 @@ func SplitBodies(s *Split, of *spill.Bodies, to []*spill.Bodies, set func(part *
 	if s.By.Parts > 0 && !s.Copies {
 		return of.Split(s.By, to)
 	}
-	if stats := of.Stats(); s.Copies && !s.Large && stats.Bytes+stats.SpilledBytes > copiedBytesMax {
+	if stats := of.Stats(); s.Copies && stats.Bytes+stats.SpilledBytes > copiedBytesMax {
 		return nil, fmt.Errorf("%w, and %d bytes of bodies are too many to copy", ErrUneven, stats.Bytes+stats.SpilledBytes)
 	}
 	view := of.Capture()

@@ -445,8 +445,8 @@ func TestParentMakesAPartAgain(t *testing.T) {
 	}
 }
 
-// A sole voter that may not copy its rows at Split is stuck. No other replica can help it, so the node opens it again and
-// lets it copy.
+// A replica whose rows are parted in another way, and too many to be copied, is stuck at Split. The node opens it again, which
+// makes its tables whole.
 func TestSoleVoterIsNotStuckAtSplit(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), nil)

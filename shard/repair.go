@@ -28,9 +28,6 @@ const (
 	repairAgainAfter = 10 * time.Second
 	// replayAgainAfter is the same for opening the parent of a replica that is stuck at Adopt. The parent serves.
 	replayAgainAfter = time.Minute
-	// copyAfter is after how long a replica of a parent copies more rows than it should, so that a group whose voters
-	// are all stuck at Split goes on. A repair succeeds once the parts have begun, which takes much less time.
-	copyAfter = 10 * time.Minute
 )
 
 // repairIfDamaged starts the repair of a damaged replica, unless another repair runs or the
@@ -41,8 +38,7 @@ func (n *replicas) repairIfDamaged(g *shardReplica, r *localReplica) {
 			return
 		}
 		r.damage.Note(err)
-		if errors.Is(err, raftfsm.ErrTooLarge) && n.mayCopy(r) {
-			n.growth.MayCopy(g.number)
+		if errors.Is(err, raftfsm.ErrTooLarge) { // its tables are parted in another way, and no more once it is open again
 			n.running.Go(func() { _ = n.reopen(g, r) }) // as for mustReopen
 			return
 		}
@@ -69,15 +65,6 @@ func (n *replicas) repairIfDamaged(g *shardReplica, r *localReplica) {
 			n.mux.Limited().Warn("a replica could not be repaired, and it is tried again", "group", g.number, "err", err)
 		}
 	})
-}
-
-// mayCopy reports whether a replica that is stuck because it would have to copy too many rows for a split copies them
-// nevertheless: no other replica can repair it, or none has done so for long.
-func (n *replicas) mayCopy(r *localReplica) bool {
-	if r.stuckAt.IsZero() {
-		r.stuckAt = time.Now()
-	}
-	return n.router.alone() || r.group.SoleVoter() || time.Since(r.stuckAt) >= copyAfter
 }
 
 // helpAdopt does what a replica needs that is stuck at Adopt. It returns false if only a repair helps.

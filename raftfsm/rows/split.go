@@ -10,10 +10,9 @@ import (
 
 // Split returns for each table a table for each part, with the rows of the part. It takes the tables
 // that a parting by s.By has made. If rows are left to move, it moves them. After that, the caller
-// must not write to the tables any more. If they have rows on disk, were parted in another way, or s
+// must not write to the tables any more. If they were parted in another way, or s
 // has no Partition, Split copies all rows, also those on disk, and the tables stay as they are. It
-// copies no more than raftfsm.SplitRowsMax rows, unless s.Large is set. A part that is adopted keeps
-// its tables.
+// copies no more than raftfsm.SplitRowsMax rows. A part that is adopted keeps its tables.
 func (p *Parting) Split(s *raftfsm.Split, tables ...*engine.Table) ([][]*engine.Table, error) {
 	all := make([][]*engine.Table, len(tables))
 	if s.Adopts != nil {
@@ -53,12 +52,12 @@ func mayCopy(s *raftfsm.Split, tables []*engine.Table) error {
 		rows += t.Stats().Rows
 	}
 	switch {
-	case rows <= raftfsm.SplitRowsMax || s.Large:
+	case rows <= raftfsm.SplitRowsMax:
 		return nil
 	case s.Copies:
 		return fmt.Errorf("%w, and %d rows are too many to copy", raftfsm.ErrUneven, rows)
 	}
-	return fmt.Errorf("%w: %d rows, some of them on disk or parted in another way, and the most that may be copied are %d", raftfsm.ErrTooLarge, rows, raftfsm.SplitRowsMax)
+	return fmt.Errorf("%w: %d rows, parted in another way, and the most that may be copied are %d", raftfsm.ErrTooLarge, rows, raftfsm.SplitRowsMax)
 }
 
 // copyParts copies each row of a table to the table of its part.

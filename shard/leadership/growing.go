@@ -135,9 +135,6 @@ var errClosed = errors.New("the replica is not open")
 // Parked implements Grower.
 func (g *Growth) Parked(child uint32) bool { return g.parking.Of(child) != nil }
 
-// MayCopy lets this node's replica of a parent copy any number of rows at Split.
-func (g *Growth) MayCopy(parent uint32) { g.parking.MayCopy(parent) }
-
 // Check implements Grower.
 func (g *Growth) Check(group uint32, parts int) error {
 	l, open := g.cfg.Local(group)
