@@ -1,6 +1,7 @@
 package counters
 
 import (
+	"log/slog"
 	"math/rand/v2"
 	"runtime"
 	"testing"
@@ -9,13 +10,14 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
 // BenchmarkSplitParted parts a shard of 30 million rows in three, splits it, and has a child adopt its part. The rows are
-// packed or not. As after a start, Apply of Split parts all rows in the case replayed. It reports how long Apply takes for
+// packed or not, or on disk. As after a start, Apply of Split parts all rows in the case replayed. It reports how long Apply takes for
 // Split and Adopt, the time of all steps without rests, the longest step, and the memory of the heap during and after, as
 // a multiple of the memory before.
 func BenchmarkSplitParted(b *testing.B) {
@@ -23,23 +25,39 @@ func BenchmarkSplitParted(b *testing.B) {
 		name   string
 		sealed bool
 		steps  bool
-	}{{"ordinary", false, true}, {"replayed", false, false}, {"sealed", true, true}} {
+		cold   bool
+	}{{"ordinary", false, true, false}, {"replayed", false, false, false}, {"sealed", true, true, false}, {"cold", false, true, true}} {
 		b.Run(tc.name, func(b *testing.B) {
 			for range b.N {
-				benchSplitParted(b, tc.sealed, tc.steps)
+				benchSplitParted(b, tc.sealed, tc.steps, tc.cold)
 			}
 		})
 	}
 }
 
-func benchSplitParted(b *testing.B, sealed, steps bool) {
+func benchSplitParted(b *testing.B, sealed, steps, onDisk bool) {
 	const rows = 30_000_000
 	start := heapInUse()
 	parking := new(raftfsm.Parking)
 	growth := raftfsm.Growth{Parking: parking, NewPart: func() raftfsm.Machine { return New(raftfsm.Places{}) }}
-	parent := New(raftfsm.Places{})
+	store, err := cold.Open(cold.Config{Dir: b.TempDir(), Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { b.Error(err) }})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer store.Close()
+	group, err := store.Group(5)
+	if err != nil {
+		b.Fatal(err)
+	}
+	parent := New(raftfsm.Places{Cold: group})
 	parent.SetGrowth(growth)
 	loadRandom(b, parent.Table(), rows, sealed)
+	for range 2 {
+		if _, err := freezeAll(parent, func(uint64, uint64) bool { return onDisk }); err != nil {
+			b.Fatal(err)
+		}
+	}
+	disk := store.DiskBytes()
 	before, longest, most := heapInUse()-start, time.Duration(0), uint64(0)
 	began, by := time.Now(), raftfsm.Partition{From: codec.Whole, Divisor: 1, Parts: 3}
 	var resting time.Duration
@@ -83,6 +101,9 @@ func benchSplitParted(b *testing.B, sealed, steps bool) {
 	b.ReportMetric(float64(most)/float64(before), "×memory-during")
 	b.ReportMetric(float64(after)/float64(before), "×memory-after")
 	b.ReportMetric(float64(before)/rows, "B/row")
+	if onDisk {
+		b.ReportMetric(float64(store.DiskBytes())/float64(disk), "×disk-after")
+	}
 	runtime.KeepAlive(parent)
 	runtime.KeepAlive(child)
 }
