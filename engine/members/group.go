@@ -69,6 +69,8 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	g := &Group{store: s, number: number}
 	s.writes.RLock() // a discard must wait until the generation is known
 	defer s.writes.RUnlock()
+	s.naming.Lock() // until the homes that the records name have their owner, nobody adopts one
+	defer s.naming.Unlock()
 	g.reading.Lock() // readers must wait too
 	defer g.reading.Unlock()
 	s.mu.Lock()

@@ -41,7 +41,12 @@ func (g *Group) load() (*Load, error) {
 		}
 	}
 	l := &Load{group: g, at: prefix{g.number, g.log.generation + 1}, dead: map[uint64]Stamp{}}
-	return l, l.removeAll(l.at)
+	batch := g.store.db.NewBatch()
+	defer batch.Close()
+	if err := errors.Join(l.at.removeAll(batch, g.recorded.Load()), g.store.commit(batch, pebble.NoSync)); err != nil {
+		return nil, fmt.Errorf("cannot remove members: %w", err)
+	}
+	return l, nil
 }
 
 // setGivenUp durably marks the sets as given up (see discard.go).
@@ -61,31 +66,6 @@ func (g *Group) Reset() error {
 		return err
 	}
 	return l.Switch(State{})
-}
-
-// removeAll removes all data of a generation from disk.
-func (l *Load) removeAll(at prefix) error {
-	batch := l.group.store.db.NewBatch()
-	defer batch.Close()
-	if err := errors.Join(at.removeAll(batch, l.group.recorded.Load()), l.group.store.commit(batch, pebble.NoSync)); err != nil {
-		return fmt.Errorf("cannot remove members: %w", err)
-	}
-	return nil
-}
-
-// removeHomes removes all homes of the group, whose sets are in none.
-func (g *Group) removeHomes() error {
-	s := g.store
-	s.writes.RLock()
-	defer s.writes.RUnlock()
-	s.naming.Lock()
-	defer s.naming.Unlock()
-	batch := s.db.NewBatch()
-	defer batch.Close()
-	if err := errors.Join(s.homes.leave(batch, s.homes.of(g.number)...), batch.Commit(pebble.NoSync)); err != nil {
-		return fmt.Errorf("cannot remove members: %w", err)
-	}
-	return nil
 }
 
 // Block adds a block of a view. If block is not a valid block, it returns ErrDamaged.
@@ -188,32 +168,36 @@ func (l *Load) switchTo(s State) error {
 	if err := now.set(batch, g.number); err != nil {
 		return err
 	}
-	earlier := g.log
-	if err := l.replace(batch); err != nil {
+	if err := l.replace(batch, s); err != nil {
 		return fmt.Errorf("cannot write members: %w", err)
 	}
-	if g.setState(s); s.Pairs > 0 {
+	if s.Pairs > 0 {
 		g.wantFilter()
 	}
-	return errors.Join(l.removeAll(earlier), g.removeHomes())
+	return nil
 }
 
-// replace commits a batch that contains the state of the loaded sets, and makes the group use these
-// sets. Meanwhile it blocks the removal of damaged files, because a removal would keep the old sets
-// instead of the new ones.
-func (l *Load) replace(batch *pebble.Batch) error {
-	g := l.group
+// replace commits a batch that contains the state of the loaded sets, makes the group use these sets, and then removes
+// the old ones and the group's homes. Meanwhile it blocks the removal of damaged files, because a removal would keep the
+// old sets instead of the new ones. No Parting begins before its end, so all homes of the group are old.
+func (l *Load) replace(batch *pebble.Batch, s State) error {
+	g, earlier := l.group, l.group.log
 	g.store.writes.RLock()
 	defer g.store.writes.RUnlock()
+	g.store.naming.Lock()
+	defer g.store.naming.Unlock()
 	g.stepping.Lock()
 	defer g.stepping.Unlock()
 	if err := errors.Join(g.endParting(batch), batch.Commit(pebble.Sync)); err != nil {
 		return err
 	}
 	g.reading.Lock()
-	defer g.reading.Unlock() // after this, no reader reads the old sets
 	g.log, g.at, g.own, g.dead, g.split, g.broken = l.at, l.at, true, l.dead, 0, nil
 	g.known.forget()
 	g.loading.Store(false)
-	return nil
+	g.reading.Unlock() // after this, no reader reads the old sets
+	g.setState(s)
+	old := g.store.db.NewBatch()
+	defer old.Close()
+	return errors.Join(earlier.removeAll(old, g.recorded.Load()), g.store.homes.leave(old, g.store.homes.of(g.number)...), old.Commit(pebble.NoSync))
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -343,4 +344,59 @@ func TestPartingBesideAll(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A Parting that begins beside a Load has its homes until it ends.
+func TestPartingBesideALoad(t *testing.T) {
+	d := diskOf(t)
+	d.give(joins(6, 2)...)
+	s, blocks := copyOf(t, d.group)
+	l, err := d.group.Load()
+	for i := 0; i < len(blocks) && err == nil; i++ {
+		err = l.Block(blocks[i])
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.store.naming.Lock() // a Load that removes homes without it is as far as it gets
+	switched := make(chan error, 1)
+	go func() { switched <- l.Switch(s) }()
+	for began := time.Now(); d.group.Generation() != l.at.generation && time.Since(began) < 50*time.Millisecond; {
+		time.Sleep(time.Millisecond)
+	}
+	p := d.parted(5)
+	d.store.naming.Unlock()
+	if err := <-switched; err != nil {
+		t.Fatal(err)
+	}
+	if homes := d.store.homes.of(1); !errors.Is(p.Whole(), ErrPartingEnded) || len(homes) > 0 {
+		t.Errorf("a Parting from before the Load: %v, with the homes %v", p.Whole(), homes)
+	}
+	if states, err := d.group.Split(d.at, 9, modelParts, thirds); err != nil || states[1].Pairs != 4 {
+		t.Fatal(states, err)
+	}
+	if err := d.group.Verify(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A group that is opened after a start with damage becomes the owner of its homes before or after another group adopts
+// one of them.
+func TestOwnersBesideAdoptPart(t *testing.T) {
+	d := diskOf(t)
+	d.give(joins(6, 2)...)
+	d.store.homes.mu.known = false
+	d.store.naming.Lock()
+	opened := make(chan struct{})
+	go func() {
+		d.group = d.open(1)
+		close(opened)
+	}()
+	select {
+	case <-opened:
+		t.Error("the group was opened while homes are handed over")
+	case <-time.After(50 * time.Millisecond):
+	}
+	d.store.naming.Unlock()
+	<-opened
 }
