@@ -46,16 +46,20 @@ func (c *Machine) Pause() { c.parting.Pause(1) }
 func (c *Machine) Resume() { c.parting.Pause(-1) }
 
 // Part implements Machine. No row may move to disk meanwhile: see Pause. It parts the outboxes first, because they can
-// always be parted.
+// always be parted. It does so without the lock of tiering, because it may wait for a round that moves outboxes to disk.
 func (c *Machine) Part(by raftfsm.Partition) (more bool, err error) {
-	c.tiering.Lock()
-	defer c.tiering.Unlock()
-	table, outboxes := c.Table(), c.outboxes.Current()
-	if c.closed || !c.Routed(by.From) { // checked after the table was read, because Split shows another table after it has changed the route
+	outboxes := c.outboxes.Current()
+	if !c.Routed(by.From) { // checked after Current, because Split shows other bodies after it has changed the route
 		return false, raftfsm.ErrReplaced
 	}
 	if more, err = raftfsm.PartBodies(outboxes, by); more || err != nil {
 		return more, err
+	}
+	c.tiering.Lock()
+	defer c.tiering.Unlock()
+	table := c.Table()
+	if c.closed || !c.Routed(by.From) { // checked after the table was read, because Split shows another table after it has changed the route
+		return false, raftfsm.ErrReplaced
 	}
 	return c.parting.Step(by, table)
 }

@@ -16,8 +16,7 @@ import (
 )
 
 // Preparations prepares this node's replicas for the splits of their shards: see R2 of shard/GROWTH.md.
-// A replica that is ready has read all data on its disk that Split copies, has parted its rows in memory and its members on disk, moves no rows and bodies between
-// memory and disk, and has disk space for the copies of members and the first snapshots.
+// A replica that is ready has read all data on its disk that Split copies, has parted its rows, bodies and members, moves no rows between memory and disk, and has disk space for the copies of members and the first snapshots.
 //
 // Each preparation reads in a goroutine, which ends with the data. Close waits for all of them. One of them parts rows, bodies
 // and members at a time, so that all together take half a core.
@@ -132,8 +131,8 @@ func (p *Preparations) beginLocked(attempt uint32, of *Parent, bytes uint64) err
 	}
 	p.mu.of[of.Group] = x
 	p.reading.Go(func() {
-		for _, m := range x.movers() {
-			m.Pause() // may wait for a step of tiering
+		if c := x.rows(); c != nil {
+			c.Pause() // may wait for a step of tiering
 		}
 		if x.err = readCold(m.Machine, of.Cold); x.err == nil {
 			x.err = x.part(&p.stepping, of.By)
@@ -185,8 +184,8 @@ func (p *Preparations) endLocked(parent uint32) {
 		if x.sets != nil {
 			x.sets.End()
 		}
-		for _, m := range x.movers() {
-			m.Resume()
+		if c := x.rows(); c != nil {
+			c.Resume()
 		}
 	})
 }
@@ -280,20 +279,10 @@ func (x *preparation) step(stepping *sync.Mutex, part func() (more bool, err err
 	}
 }
 
-// mover moves rows or bodies between memory and disk.
-type mover interface {
-	Pause()
-	Resume()
-}
-
-func (x *preparation) movers() (all []mover) {
-	if c, is := x.machine.Machine.(*counters.Machine); is {
-		all = append(all, c)
-	}
-	if bodies := x.machine.Bodies(); bodies != nil {
-		all = append(all, bodies)
-	}
-	return all
+// rows returns the machine that moves rows between memory and disk, or nil. Bodies go on to move (raftfsm/spill/DESIGN.md).
+func (x *preparation) rows() *counters.Machine {
+	c, _ := x.machine.Machine.(*counters.Machine)
+	return c
 }
 
 // errStored is returned by readCold if only stored snapshots use damaged cold rows. The replica has lost no row,
