@@ -71,19 +71,6 @@ func (b *Bodies) idleFor(page *page, i int) uint32 {
 	return now - min(now, at)
 }
 
-// Pause makes Spill move nothing until a call of Resume for each call of Pause. It waits until a running Spill
-// ends.
-func (s *Shard) Pause() {
-	s.pauses.Add(1)
-	if held := s.Current(); held.out != nil {
-		held.out.turn.Lock()
-		defer held.out.turn.Unlock()
-	}
-}
-
-// Resume ends one Pause.
-func (s *Shard) Resume() { s.pauses.Add(-1) }
-
 // Spill moves bodies that have been idle for the given number of ticks out of memory. It stops when
 // it has checked all bodies, has moved about bytesMax bytes, or proceed returns false. The next
 // call continues where this one stopped. Spill returns the number of moved bodies. It returns

@@ -72,6 +72,9 @@ const (
 // ErrEnded is returned for bodies that another shard has taken over, or that are released.
 var ErrEnded = errors.New("the bodies belong to another shard, or were released")
 
+// errHalfParted is returned by Split for bodies that somebody else has divided or cleared meanwhile. It cannot happen.
+var errHalfParted = errors.New("the bodies are not divided as the split needs")
+
 // Part moves some bodies to tables of the parts of a coming split, concurrently with the writer and with readers. It
 // returns false once no body is left to move. No body changes, so a parting may end at any time. It goes on with the
 // next call, also after a Part by another Partition. Part reads the bodies on disk that it moves, because it needs their
@@ -84,6 +87,11 @@ func (b *Bodies) Part(by engine.Partition) (more bool, err error) {
 func (b *Bodies) part(by engine.Partition, bytesMax, keysMax int) (more bool, err error) {
 	b.stepping.Lock()
 	defer b.stepping.Unlock()
+	return b.stepLocked(by, bytesMax, keysMax)
+}
+
+// stepLocked makes a step of Part. The caller holds stepping.
+func (b *Bodies) stepLocked(by engine.Partition, bytesMax, keysMax int) (more bool, err error) {
 	if b.out != nil {
 		b.out.turn.Lock() // no body moves to disk meanwhile, and no record is removed that a mark needs
 		defer b.out.turn.Unlock()
@@ -118,20 +126,45 @@ func (b *Bodies) hasEnded() bool {
 	return b.hasEndedLocked()
 }
 
-// beginParting returns the division by by. The caller holds stepping.
+// beginParting returns the division by by. The caller holds stepping, so only Clear changes the division meanwhile.
 func (b *Bodies) beginParting(by engine.Partition) (*parted, error) {
+	p := b.pages
+	for {
+		d := p.dir.Load()
+		q, tables := d.parted, []*pageTable(nil)
+		if q == nil || q.by != by {
+			tables = p.emptyParts(d, len(by.Classes())) // before the lock, because this takes 0.2 s for 4 million slots
+			q = &parted{by: by, tables: tables, older: d.parted}
+		}
+		if ok, err := b.publishParting(q, tables); ok || err != nil {
+			return q, err
+		}
+	}
+}
+
+// publishParting shows new tables of parts, which nobody has seen, or none. It returns false if Clear has removed the division on which they build.
+func (b *Bodies) publishParting(q *parted, tables []*pageTable) (ok bool, err error) {
 	p := b.pages
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if b.hasEndedLocked() {
-		return nil, ErrEnded
-	}
 	d := p.dir.Load()
-	if d.parted != nil && d.parted.by == by {
-		return d.parted, nil
+	switch {
+	case b.hasEndedLocked():
+		return false, ErrEnded
+	case tables == nil:
+		return d.parted == q, nil
+	case d.parted != q.older:
+		return false, nil
 	}
-	q := &parted{by: by, older: d.parted}
-	parts := len(by.Classes())
+	for _, t := range tables {
+		p.count(sizes{bytes: t.page(0).bytes()})
+	}
+	p.dir.Store(&directory{bits: d.bits, slots: d.slots, parted: q})
+	return true, nil
+}
+
+// emptyParts returns tables for the parts of a table with the directory d.
+func (p *pageTable) emptyParts(d *directory, parts int) (tables []*pageTable) {
 	// A part has some 1/parts of the keys. With fewer slots, its first pages would become large.
 	least := max(0, int(d.bits)-(bits.Len(uint(parts))-1))
 	if d.parted != nil {
@@ -145,12 +178,10 @@ func (b *Bodies) beginParting(by engine.Partition) (*parted, error) {
 			of.slots[i].Store(empty)
 		}
 		t.dir.Store(of)
-		p.count(sizes{bytes: empty.bytes()})
 		t.of = p
-		q.tables = append(q.tables, t)
+		tables = append(tables, t)
 	}
-	p.dir.Store(&directory{bits: d.bits, slots: d.slots, parted: q})
-	return q, nil
+	return tables
 }
 
 // source returns the tables that have the next keys to move, and the last hash that they have.
@@ -375,16 +406,22 @@ func (p *pageTable) placeAll(hash uint64, sharedBits uint8, keys []moved) {
 // still has all bodies, but nobody must write to it.
 func (b *Bodies) Split(by engine.Partition, to []*Bodies) ([]*Bodies, error) {
 	b.shard.pauses.Add(1) // a running Spill ends soon
-	defer b.shard.Resume()
+	defer b.shard.pauses.Add(-1)
+	b.stepping.Lock() // until the end, because a step for an earlier attempt may still divide the bodies in another way
+	defer b.stepping.Unlock()
 	for more := true; more; {
 		var err error
-		if more, err = b.Part(by); err != nil {
+		if more, err = b.stepLocked(by, stepBytes, stepKeys); err != nil {
 			return nil, err
 		}
 	}
 	defer b.lock()()
+	q := b.pages.dir.Load().parted
+	if q == nil || q.by != by || !q.all {
+		return nil, errHalfParted
+	}
 	parts := make([]*Bodies, len(to))
-	for i, t := range b.pages.dir.Load().parted.tables {
+	for i, t := range q.tables {
 		out, err := b.shareLocked()
 		if err != nil {
 			return nil, err

@@ -7,10 +7,12 @@ import (
 	"log/slog"
 	"maps"
 	"math"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"pgregory.net/rapid"
@@ -611,5 +613,124 @@ func TestStepsBesideReaders(t *testing.T) {
 	for _, part := range w.all {
 		w.check(part)
 	}
+	w.end()
+}
+
+// Steps of another Partition, for an attempt that was withdrawn, may go on while a shard splits:
+//
+//  1. Split ends.
+//  2. Each part has its bodies.
+func TestSplitBesideStepsOfAnotherPartition(t *testing.T) {
+	t.Parallel()
+	const keys = 200
+	w := &partingWorld{TB: t}
+	for i := range 3000 {
+		b := w.shard(false).Current()
+		for key := range uint64(keys) {
+			b.pages.mu.Lock()
+			b.Set(key, testBody(key), 0)
+			b.pages.mu.Unlock()
+		}
+		var stepping sync.WaitGroup
+		stepping.Go(func() {
+			for more := true; more; { // until the split
+				var err error
+				if more, err = b.Part(testPartition(2 + i%3*2)); err != nil && !errors.Is(err, ErrEnded) {
+					t.Error(err)
+				}
+				more = more && i%2 > 0 // or one step
+			}
+		})
+		by := testPartition(3)
+		parts, err := b.Split(by, []*Bodies{b.shard.New(), w.shard(false).Current(), w.shard(false).Current()})
+		stepping.Wait()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for key := range uint64(keys) {
+			if part := parts[by.Of(key)]; part == nil || !bytes.Equal(part.Peek(key), testBody(key)) {
+				t.Fatalf("round %d: key %d is missing in its part", i, key)
+			}
+		}
+	}
+}
+
+// askedPartition calls asked when a parting begins.
+type askedPartition struct {
+	testPartition
+	asked func()
+}
+
+func (p *askedPartition) Classes() []engine.Class {
+	p.asked()
+	return p.testPartition.Classes()
+}
+
+// A parting makes the tables of the parts, as large as the directory, while the writer goes on. The writer may even remove the
+// bodies on whose division the parting builds.
+func TestPartingBeginsBesideTheWriter(t *testing.T) {
+	t.Parallel()
+	w := newPartingWorld(t, false)
+	n := w.all[0]
+	b := n.s.Current()
+	for key := range uint64(90) {
+		w.set(n, key, testBody(key))
+	}
+	if _, err := b.part(testPartition(2), 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	cleared := false
+	by := &askedPartition{testPartition: 3, asked: func() {
+		if !b.pages.mu.TryLock() {
+			t.Error("the writer waits")
+			return
+		}
+		defer b.pages.mu.Unlock()
+		if !cleared {
+			b.Clear()
+			n.want, cleared = map[uint64][]byte{}, true
+		}
+	}}
+	if _, err := b.part(by, 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	for key := range uint64(90) {
+		w.set(n, key, testBody(key+1))
+	}
+	for more := true; more; {
+		var err error
+		if more, err = b.part(by, 1, 1); err != nil {
+			t.Fatal(err)
+		}
+		w.check(n)
+	}
+	w.end()
+}
+
+// A view does not keep the pages in memory that it has shown, once others have replaced them.
+func TestViewFreesPages(t *testing.T) {
+	t.Parallel()
+	w := newPartingWorld(t, false)
+	n := w.all[0]
+	for key := range uint64(90) {
+		w.set(n, key, testBody(key))
+	}
+	b := n.s.Current()
+	page := weak.Make(b.pages.page(0))
+	v := b.Capture()
+	for range 80 {
+		if _, _, err := v.Next(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.pages.mu.Lock()
+	b.Clear()
+	b.pages.mu.Unlock()
+	n.want = map[uint64][]byte{}
+	runtime.GC()
+	if page.Value() != nil {
+		t.Error("the first page is still in memory")
+	}
+	v.Close()
 	w.end()
 }

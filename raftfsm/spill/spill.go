@@ -85,7 +85,7 @@ func (s *Shard) digest(key uint64, body []byte) uint64 {
 type Shard struct {
 	cfg     Config
 	clock   atomic.Uint32
-	pauses  atomic.Int32                              // if above 0, Spill moves nothing
+	pauses  atomic.Int32                              // by Split; if above 0, Spill moves nothing
 	moved   struct{ spilled, returned atomic.Uint64 } // since the process started
 	current atomic.Pointer[Bodies]
 	newest  atomic.Pointer[Bodies] // current, or the bodies that Restore is loading

@@ -27,6 +27,7 @@ type cursor struct {
 // settle reports whether the table has a key left.
 func (c *cursor) settle() bool {
 	for len(c.pages) > 0 && c.i == c.pages[0].keys() {
+		c.pages[0] = nil // free it, because writes or a parting may have replaced it
 		c.pages, c.i = c.pages[1:], 0
 	}
 	if len(c.pages) > 0 {
