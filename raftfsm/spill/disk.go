@@ -188,7 +188,7 @@ func (b *Bodies) ofMark(key uint64, mark []byte, err error) error {
 // because the body had moved before the read, returnLocked does nothing. It does nothing either if other
 // Bodies have the pages now.
 func (b *Bodies) returnLocked(key uint64, mark, body []byte) {
-	if body == nil || b.handed || string(b.Peek(key)) != string(mark) {
+	if body == nil || len(b.heirs) > 0 || string(b.Peek(key)) != string(mark) {
 		return
 	}
 	b.pages.set(key, body, 0, b.shard.clock.Load())

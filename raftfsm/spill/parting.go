@@ -116,7 +116,9 @@ func (b *Bodies) stepLocked(by engine.Partition, bytesMax, keysMax int) (more bo
 	return s.moveLocked(), nil
 }
 
-func (b *Bodies) hasEndedLocked() bool { return b.handed || b.out != nil && b.out.closed.Load() }
+func (b *Bodies) hasEndedLocked() bool {
+	return len(b.heirs) > 0 || b.out != nil && b.out.closed.Load()
+}
 
 // hasEnded reports whether other Bodies have the pages now, or Dispose was called. While the caller holds spilled.turn, no other
 // Bodies take the pages.
@@ -435,12 +437,13 @@ func (b *Bodies) Split(by engine.Partition, to []*Bodies) ([]*Bodies, error) {
 			part.out.gone = append(part.out.gone, hash)
 		}
 	}
-	b.handed = true
+	b.heirs = parts
 	return parts, nil
 }
 
 // HandOver returns all bodies as Bodies of the shard of to, not shown yet. It takes the same time for any number of bodies. to has
-// no bodies, and HandOver disposes of it. Afterwards nobody must write to b. HandOver returns ErrEnded if b is disposed of.
+// no bodies, and HandOver disposes of it. Afterwards nobody must write to b. If the caller disposes of the result before Show, it may call HandOver again. HandOver returns ErrEnded if b is
+// disposed of.
 func (b *Bodies) HandOver(to *Bodies) (*Bodies, error) {
 	defer b.lock()()
 	out, err := b.shareLocked()
@@ -448,12 +451,13 @@ func (b *Bodies) HandOver(to *Bodies) (*Bodies, error) {
 		return nil, err
 	}
 	if out != nil {
-		out.gone, b.out.gone = b.out.gone, nil
+		out.gone = slices.Clone(b.out.gone)
 	} else {
 		out = newSpilled(&to.shard.cfg.Place)
 	}
-	b.handed = true
-	return to.takes(b.pages, out, b.Origin), nil
+	took := to.takes(b.pages, out, b.Origin)
+	b.heirs = append(b.heirs, took)
+	return took, nil
 }
 
 // lock excludes writers and the moves of bodies to disk until unlock.
@@ -475,7 +479,7 @@ func (b *Bodies) shareLocked() (*spilled, error) {
 	if b.out == nil {
 		return nil, nil
 	}
-	if b.hasEndedLocked() && !b.handed || !b.out.records.Share() {
+	if b.out.closed.Load() || !b.out.records.Share() {
 		return nil, ErrEnded
 	}
 	out := &spilled{records: b.out.records}

@@ -616,6 +616,73 @@ func TestStepsBesideReaders(t *testing.T) {
 	w.end()
 }
 
+// A Split or an Adopt may fail after the bodies were handed over:
+//
+//  1. If the shard or the parked part is closed then, the next round of another user removes all its records, also useless ones.
+//  2. If Adopt is repeated and succeeds, no record is removed.
+func TestFailedHandOverLeavesNoRecords(t *testing.T) {
+	t.Parallel()
+	const keys = 90
+	for _, tc := range []string{"Adopt fails", "Adopt is repeated", "Split fails"} {
+		w := newPartingWorld(t, true)
+		n := w.all[0]
+		for key := range uint64(keys) {
+			w.set(n, key, testBody(key))
+		}
+		w.spill(n, 0, math.MaxInt64)
+		by, other := testPartition(2), w.shard(false)
+		for key := range uint64(9) {
+			w.set(n, key, testBody(key)) // its record is useless now
+		}
+		parts, err := n.s.Current().Split(by, []*Bodies{n.s.New(), other.Current()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.s.Show(parts[0])
+		other.Show(parts[1])
+		child := w.shard(true)
+		if tc == "Split fails" {
+			var made []*Bodies
+			made, err = parts[1].Split(testPartition(3), []*Bodies{other.New(), w.shard(false).Current(), w.shard(false).Current()})
+			for _, part := range made {
+				part.Dispose()
+			}
+		} else {
+			var took *Bodies
+			if took, err = parts[1].HandOver(child.New()); err == nil {
+				took.Dispose()
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		whole := n.want
+		n.want = maps.Clone(whole)
+		maps.DeleteFunc(n.want, func(key uint64, _ []byte) bool { return by.Of(key) != 0 })
+		want := 0
+		if tc == "Adopt is repeated" {
+			took, err := parts[1].HandOver(child.New())
+			if err != nil {
+				t.Fatal(err)
+			}
+			child.Show(took)
+			adopted := &naive{s: child, want: maps.Clone(whole)}
+			maps.DeleteFunc(adopted.want, func(key uint64, _ []byte) bool { return by.Of(key) != 1 })
+			w.all = append(w.all, adopted)
+			want = len(adopted.want)
+		}
+		other.Close()
+		for _, n := range w.all {
+			w.spill(n, 0, math.MaxInt64)
+			w.check(n)
+		}
+		if got := w.recordsOf(keys, func(key uint64) bool { return by.Of(key) == 1 }); got != want {
+			t.Errorf("%s: %d records are left, want %d", tc, got, want)
+		}
+		w.end()
+	}
+}
+
 // Steps of another Partition, for an attempt that was withdrawn, may go on while a shard splits:
 //
 //  1. Split ends.

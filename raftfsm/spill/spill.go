@@ -152,7 +152,7 @@ type Bodies struct {
 	Origin uint64
 
 	stepping sync.Mutex  // held for a step of Part; lock it before spilled.turn
-	handed   bool        // other Bodies have the pages now, and only they may change; pages.mu guards it
+	heirs    []*Bodies   // if any, they have the pages now, and only they may change them; pages.mu guards it
 	shown    atomic.Bool // by Show; before that, the bodies on disk are those of other Bodies too
 }
 
@@ -225,8 +225,8 @@ func (b *Bodies) marksLocked() (hashes []uint64) {
 }
 
 // Dispose stops the moves of bodies to disk, and releases the records. If nobody else uses them, they are removed, and a later
-// read of a body on disk fails. Else a round of another user removes those of b, unless b has handed its bodies over or was never
-// shown: then they are not only b's.
+// read of a body on disk fails. Else a round of another user removes those of b, unless b was never shown, or an heir was: then they
+// are those of other Bodies too.
 func (b *Bodies) Dispose() {
 	b.shard.newest.CompareAndSwap(b, b.shard.current.Load())
 	if b.out == nil {
@@ -238,7 +238,7 @@ func (b *Bodies) Dispose() {
 		return
 	}
 	_ = b.out.records.Release(func() []uint64 { // what stays is useless, and gone with the process
-		if b.handed || !b.shown.Load() {
+		if !b.shown.Load() || slices.ContainsFunc(b.heirs, func(heir *Bodies) bool { return heir.shown.Load() }) {
 			return nil
 		}
 		return b.marksLocked()
