@@ -43,7 +43,7 @@ type Records struct {
 	mu struct {
 		sync.Mutex // lock it before Store.mu
 		users      int
-		left       []uint64 // see Left
+		left       [][]uint64 // see Left; one list of each user
 	}
 }
 
@@ -92,12 +92,14 @@ func (r *Records) Shared() bool {
 	return r.mu.users > 1
 }
 
-// Release ends one use. The last one removes all records. Before that, it keeps the keys that left returns for Left.
+// Release ends one use. The last one removes all records. Before that, it retains the keys that left returns, for Left.
 func (r *Records) Release(left func() []uint64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.mu.users--; r.mu.users > 0 {
-		r.mu.left = append(r.mu.left, left()...)
+		if keys := left(); len(keys) > 0 {
+			r.mu.left = append(r.mu.left, keys)
+		}
 		return nil
 	}
 	r.mu.left = nil
@@ -107,13 +109,21 @@ func (r *Records) Release(left func() []uint64) error {
 	return r.Remove()
 }
 
-// Left returns the keys whose user has ended, and forgets them. A remaining user deletes their records.
-func (r *Records) Left() []uint64 {
+// Left returns at most some keys whose user has ended, and forgets them. A remaining user deletes their records.
+func (r *Records) Left(most int) (keys []uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	left := r.mu.left
-	r.mu.left = nil
-	return left
+	if len(r.mu.left) == 0 {
+		return nil
+	}
+	last := &r.mu.left[len(r.mu.left)-1]
+	n := max(0, len(*last)-most)
+	keys, *last = (*last)[n:], (*last)[:n]
+	if n == 0 {
+		*last = nil
+		r.mu.left = r.mu.left[:len(r.mu.left)-1]
+	}
+	return keys
 }
 
 // dropRecords removes the records of a group, except sets that several users have shared. The caller holds s.mu.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"math/bits"
+	"slices"
 
 	"github.com/countd/countd/engine/cold"
 )
@@ -14,6 +15,9 @@ import (
 // spillBytes is the size of one write: a few thousand bodies. That is enough for Pebble to write
 // them directly to a file.
 const spillBytes = 1 << 20
+
+// removedAtOnce bounds the records that a round removes before it checks again whether it may go on. It takes some 10 ms.
+const removedAtOnce = 10_000
 
 // Tick sets the current time, in a unit that the owner chooses. A body loaded from a snapshot
 // counts as read when it is loaded.
@@ -100,7 +104,7 @@ func (s *Shard) Spill(idle uint32, bytesMax int64, proceed func() bool) (keys in
 		}
 		held.pages.mu.Unlock()
 	}
-	return r.moved, err
+	return r.moved, errors.Join(err, r.removeLeft())
 }
 
 // SpillLoaded moves bodies out of memory if memory is short. The caller loads bodies from a
@@ -172,7 +176,7 @@ func (r *round) checkTable(first, last uint64) (err error) {
 		if int64(r.bytes) >= min(spillBytes, r.left) {
 			err = r.write()
 		}
-		if r.ended = err != nil || r.left <= 0 || r.isOver() || !r.proceed(); r.ended {
+		if r.ended = r.ended || err != nil || r.left <= 0 || r.isOver() || !r.proceed(); r.ended {
 			return false
 		}
 		return page.keys() == 0 || Hash(page.key(page.keys()-1)) < last
@@ -187,7 +191,8 @@ func (r *round) checkTable(first, last uint64) (err error) {
 func (r *round) write() error {
 	records := r.records
 	r.records, r.bytes = nil, 0
-	if err := r.removeGone(); err != nil {
+	if all, err := r.removeGone(); err != nil || !all {
+		r.ended = !all
 		return err
 	}
 	if len(records) == 0 || r.isOver() {
@@ -267,16 +272,36 @@ func hashesOf(records []cold.Record) []uint64 {
 }
 
 // removeGone removes the records of the keys in spilled.gone, which have no marks. The caller must
-// have locked spilled.turn, so that no key gets a mark meanwhile. It also removes the records of parts of the
-// shard that have ended. Their keys are not in r's pages.
-func (r *round) removeGone() error {
-	r.pages.mu.Lock()
-	gone := r.out.gone
-	r.out.gone = nil
-	r.pages.mu.Unlock()
-	gone = append(gone, r.out.records.Left()...)
-	if len(gone) == 0 {
-		return nil
+// have locked spilled.turn, so that no key gets a mark meanwhile. It returns false if the round must end before all are removed. Then
+// no body may be written, because a record of its key might be removed later.
+func (r *round) removeGone() (all bool, err error) {
+	for !all && err == nil {
+		r.pages.mu.Lock()
+		n := max(0, len(r.out.gone)-removedAtOnce)
+		some := slices.Clone(r.out.gone[n:])
+		if r.out.gone = r.out.gone[:n]; n == 0 {
+			r.out.gone, all = nil, true // only keys of bodies that have returned since may be added now
+		}
+		r.pages.mu.Unlock()
+		if len(some) > 0 {
+			err = r.out.records.Delete(some)
+		}
+		if !all && !r.proceed() {
+			return false, err
+		}
 	}
-	return r.out.records.Delete(gone)
+	return all, err
+}
+
+// removeLeft removes records of parts of the shard that have ended. Their keys are not in r's pages.
+func (r *round) removeLeft() error {
+	for {
+		some := r.out.records.Left(removedAtOnce)
+		if len(some) == 0 {
+			return nil
+		}
+		if err := r.out.records.Delete(some); err != nil || !r.proceed() {
+			return err
+		}
+	}
 }

@@ -683,6 +683,49 @@ func TestFailedHandOverLeavesNoRecords(t *testing.T) {
 	}
 }
 
+// A round that must end removes only some useless records, of its own keys and of a part that has ended:
+//
+//  1. It moves no body as long as useless records are left, because it would write a record that is removed later.
+//  2. Later rounds remove the others, and move the bodies. Nothing is lost.
+func TestRoundEndsWhileItRemoves(t *testing.T) {
+	t.Parallel()
+	const each = removedAtOnce * 3 / 2
+	w := newPartingWorld(t, true)
+	n := w.all[0]
+	for key := uint64(0); len(n.want) < 2*each; key++ {
+		w.set(n, key, []byte{1, byte(key), 2})
+	}
+	w.spill(n, 0, math.MaxInt64)
+	w.split(n, 2, true)
+	w.all[1].s.Close()
+	w.all = w.all[:1]
+	b := n.s.Current()
+	if err := b.LockReturned(func(yield func(uint64)) {
+		for key := range n.want {
+			yield(key)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	b.Unlock()
+	moved, err := n.s.Spill(0, math.MaxInt64, func() bool { return false })
+	if err != nil || moved > 0 {
+		t.Errorf("%d bodies have moved: %v", moved, err)
+	}
+	if got := w.recordsOf(2*each, func(uint64) bool { return true }); got != 2*each-2*removedAtOnce {
+		t.Errorf("%d records are left of %d", got, 2*each)
+	}
+	w.spill(n, 0, math.MaxInt64)
+	if s := n.s.Stats(); int(s.Spilled) != len(n.want) {
+		t.Errorf("%d of %d bodies have moved", s.Spilled, len(n.want))
+	}
+	if got := w.recordsOf(2*each, func(key uint64) bool { return n.want[key] == nil }); got > 0 {
+		t.Errorf("%d useless records are left", got)
+	}
+	w.check(n)
+	w.end()
+}
+
 // Steps of another Partition, for an attempt that was withdrawn, may go on while a shard splits:
 //
 //  1. Split ends.

@@ -213,7 +213,7 @@ func (b *Bodies) Clear() {
 
 // marksLocked returns the hashes of all keys that may have a record.
 func (b *Bodies) marksLocked() (hashes []uint64) {
-	hashes = slices.Clone(b.out.gone)
+	hashes = append(make([]uint64, 0, len(b.out.gone)+int(b.pages.marks.Load())), b.out.gone...)
 	b.pages.eachPage(func(page *page) {
 		for i := range page.keys() {
 			if IsMark(page.body(i)) {
