@@ -68,6 +68,21 @@ func (d *directory) with(i int, left *segment, start uint64, right *segment) *di
 	return n
 }
 
+// divide returns a directory in which pieces divide the range of segment i. Piece 0 begins where that range does, and each
+// other piece j at start(j). A single piece replaces the segment in place. Several need a copy: a reader that found piece 0
+// in d would miss the rows of the others.
+func (d *directory) divide(i int, pieces []*segment, start func(j int) uint64) *directory {
+	if len(pieces) == 1 {
+		d.segs[i].Store(pieces[0])
+		return d
+	}
+	d = d.with(i, pieces[0], start(1), pieces[1])
+	for j := 2; j < len(pieces); j++ {
+		d = d.with(i+j-1, nil, start(j), pieces[j])
+	}
+	return d
+}
+
 // without returns a directory without segment i. The previous segment takes over its range or, if i
 // is 0, the next segment. The directory must have at least two segments.
 func (d *directory) without(i int) *directory {

@@ -250,11 +250,7 @@ func (t *Table) replaceFrozen(f *frozen, rowsLimit int) (unneeded []*coldPart, r
 			segs[j].watched = now.watched & toFreeze // nobody wrote to it: keep the mark of Watch
 		}
 	}
-	d.segs[i].Store(segs[0])
-	for j := 1; j < len(segs); j++ {
-		d = d.with(i+j-1, nil, made[j].first, segs[j])
-	}
-	t.dir.Store(d)
+	t.dir.Store(d.divide(i, segs, func(j int) uint64 { return made[j].first }))
 	return unneeded, true
 }
 

@@ -59,13 +59,10 @@ func (t *Table) replaceMeltedLocked(f *frozen, pieces []*segment, start uint64) 
 	for _, n := range pieces {
 		n.seal, n.epoch = now.seal, t.mu.epoch
 	}
-	switch {
-	case len(pieces) == 2:
-		t.dir.Store(d.with(i, pieces[0], start, pieces[1]))
-	case pieces[0].rows == 0 && i < len(d.segs)-1:
+	if len(pieces) == 1 && pieces[0].rows == 0 && i < len(d.segs)-1 {
 		t.dir.Store(d.without(i))
-	default:
-		d.segs[i].Store(pieces[0])
+	} else {
+		t.dir.Store(d.divide(i, pieces, func(int) uint64 { return start }))
 	}
 	return true
 }

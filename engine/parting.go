@@ -527,23 +527,25 @@ func (s *segment) grown(salts *salts, id uint64, row []int64, first, last uint64
 func (m *move) publish() (more bool) {
 	for i := range m.parts {
 		q, table := &m.parts[i], m.p.tables[i]
-		for j, piece := range q.pieces {
+		d := table.dir.Load()
+		for _, piece := range q.pieces {
 			piece.epoch = table.mu.epoch
 			if piece.cold.onDisk() {
 				piece.cold.retain()
 				table.addColdLocked(piece.cold.last)
 			}
-			d := table.dir.Load()
-			if end := len(d.segs) - 1; j == 0 && q.replaces {
-				d.segs[end].Store(piece)
-			} else {
-				table.dir.Store(d.with(end, nil, q.starts[j], piece))
+		}
+		if end := len(d.segs) - 1; len(q.pieces) > 0 {
+			if !q.replaces {
+				d = d.with(end, nil, q.starts[0], q.pieces[0])
+				end++
 			}
+			d = d.divide(end, q.pieces, func(j int) uint64 { return q.starts[j] })
 		}
 		if q.share != nil && m.last < 1<<64-1 {
-			d := table.dir.Load()
-			table.dir.Store(d.with(len(d.segs)-1, nil, m.last+1, table.emptyLocked(m.last+1)))
+			d = d.with(len(d.segs)-1, nil, m.last+1, table.emptyLocked(m.last+1))
 		}
+		table.dir.Store(d) // once: readers of the part must find its earlier rows at any moment
 		table.rows.Add(q.moved)
 		table.mu.digest += q.digest
 		m.table.rows.Add(-q.moved)
