@@ -42,6 +42,8 @@ type Growing interface {
 	// AdoptedAt returns the index of the Adopt that this machine has applied, or 0. Restore sets it
 	// to 0.
 	AdoptedAt() uint64
+	// Abandoned returns the highest attempt to split the shard that the log has abandoned, or 0.
+	Abandoned() uint64
 	// Restores returns how often Restore has replaced the contents.
 	Restores() uint64
 }
@@ -81,6 +83,7 @@ type growing struct {
 	attempt   atomic.Uint32 // number of that Split's attempt
 	begun     atomic.Uint32 // the highest attempt whose parts have all begun
 	adoptedAt atomic.Uint64
+	abandoned atomic.Uint64 // the highest void attempt to split the shard
 	restores  atomic.Uint64
 }
 
@@ -110,6 +113,9 @@ func (g *growing) GrewAt() uint64 {
 
 // AdoptedAt implements Growing.
 func (g *growing) AdoptedAt() uint64 { return g.adoptedAt.Load() }
+
+// Abandoned implements Growing.
+func (g *growing) Abandoned() uint64 { return g.abandoned.Load() }
 
 // Restores implements Growing.
 func (g *growing) Restores() uint64 { return g.restores.Load() }

@@ -165,9 +165,8 @@ type Base struct {
 	growing
 
 	// Owned by raft's goroutine.
-	requests  requests
-	memory    *dedup.Memory
-	abandoned uint64 // the highest void attempt to split the shard
+	requests requests
+	memory   *dedup.Memory
 }
 
 // Init initialises a machine of a kind, before its first entry. fresh returns empty contents. show

@@ -21,7 +21,7 @@ func (m *Base) Snapshot() (raft.FSMSnapshot, error) {
 	if err := m.notNow(); err != nil {
 		return nil, err
 	}
-	head := codec.Head{Index: m.applied.Load(), Route: m.Route(), Abandoned: m.abandoned}
+	head := codec.Head{Index: m.applied.Load(), Route: m.Route(), Abandoned: m.Abandoned()}
 	return &machineSnapshot{kind: m.kind, head: head, memory: m.memory.Capture(), contents: m.contents.Capture()}, nil
 }
 
@@ -78,7 +78,7 @@ func (m *Base) Restore(snapshot io.ReadCloser) error {
 	m.whole.Lock()
 	defer m.whole.Unlock()
 	m.publish(held, head.Route)
-	m.abandoned = head.Abandoned
+	m.abandoned.Store(head.Abandoned)
 	m.marks = nil
 	m.remember(once)
 	m.stuck.Store(nil)

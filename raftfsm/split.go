@@ -53,7 +53,7 @@ var ErrUndivided = errors.New("a shard of this kind cannot be split")
 // positions. A Split that returns ErrVoid changes nothing. If the copies do not add up to the shard, Split
 // returns ErrUneven.
 func (m *Base) Split(s *Split, others []Machine) error {
-	if m.Route() != s.From || s.Attempt <= m.abandoned {
+	if m.Route() != s.From || s.Attempt <= m.Abandoned() {
 		return ErrVoid
 	}
 	own := m.fresh()
@@ -112,7 +112,7 @@ func (m *Base) Abandon(from codec.Route, attempt uint64) error {
 	if m.Route() != from {
 		return ErrVoid
 	}
-	m.abandoned = max(m.abandoned, attempt)
+	m.abandoned.Store(max(m.Abandoned(), attempt))
 	return nil
 }
 

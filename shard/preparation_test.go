@@ -116,10 +116,13 @@ func TestPreparation(t *testing.T) {
 		t.Errorf("with another snapshot: %v", err)
 	}
 	eventually(t, "the replica is ready again", func() bool { return p.Prepare(4, parent) == nil })
-	p.End(1, 4)
+	p.Over(1, 4)
 	mustDo(t, p.Prepare(4, parent))
-	p.End(1, 5)
-	p.End(1, 5)
+	p.Over(1, 5) // this replica has applied neither Split nor Abandon
+	mustDo(t, p.Prepare(4, parent))
+	mustDo(t, m.Abandon(codec.Whole, 4))
+	p.Over(1, 5)
+	p.Over(1, 5)
 	p.Wait()
 	if p.Space.Kept() > 0 || p.Kept(1) != nil {
 		t.Errorf("%d bytes are kept after the end", p.Space.Kept())
@@ -132,7 +135,7 @@ func TestPreparation(t *testing.T) {
 		t.Errorf("%d rows and %d bodies leave memory", rows, bodies)
 	}
 	eventually(t, "a replica with data on disk is ready", func() bool { return p.Prepare(5, parent) == nil })
-	p.End(1, math.MaxUint32)
+	p.End(1)
 	p.Wait()
 }
 
@@ -152,7 +155,7 @@ func TestPreparationAfterClose(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	p.End(1, math.MaxUint32)
+	p.End(1)
 	if p.Space.Kept() > 0 {
 		t.Errorf("%d bytes are kept", p.Space.Kept())
 	}
@@ -268,7 +271,7 @@ func TestPreparationOfManyRows(t *testing.T) {
 		err := p.Prepare(3, parent)
 		return err == nil || errors.As(err, &preparing) && preparing.Steps > 0
 	})
-	p.End(1, 4)
+	p.End(1)
 	p.Wait()
 	other := parent
 	other.By.Parts = 3
@@ -280,7 +283,7 @@ func TestPreparationOfManyRows(t *testing.T) {
 	if _, err := engine.Split(m.Table(), parentSplit); err != nil {
 		t.Error(err)
 	}
-	p.End(1, math.MaxUint32)
+	p.End(1)
 	p.Wait()
 	mustDo(t, codectest.Restore(m, codectest.Persisted(t, m)))
 	if rows, _ := leaveMemory(t, m); rows == 0 {
@@ -290,7 +293,7 @@ func TestPreparationOfManyRows(t *testing.T) {
 	if parts, err := engine.Split(m.Table(), parentSplit); err != nil || parts[0].Stats().ColdRows == 0 || parts[1].Stats().ColdRows == 0 {
 		t.Errorf("the parts share no rows on disk: %v", err)
 	}
-	p.End(1, math.MaxUint32)
+	p.End(1)
 	p.Wait()
 }
 
@@ -348,7 +351,7 @@ func TestPreparationReplacesADamagedSnapshot(t *testing.T) {
 	if parent.Machine.Damage.Found() || saves.Load() != 2 {
 		t.Errorf("damage noted %v, %d snapshots", parent.Machine.Damage.Found(), saves.Load())
 	}
-	p.End(1, 4)
+	p.End(1)
 	p.Wait()
 }
 
@@ -396,42 +399,76 @@ func TestPreparationOfMembers(t *testing.T) {
 	mustDo(t, err)
 	m := counters.New(raftfsm.Places{Members: sets})
 	defer m.Close()
-	var w raftfsm.RequestWriter
-	w.Reset(nil, codec.Whole, &dedup.RequestID{})
-	for member := range uint64(5000) {
-		counters.Ops{engine.Join(member%10, 0, member)}.AppendTo(&w, member%10, 0)
-	}
-	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 2), time.Now(), dedup.Limits{KeyHorizon: time.Hour, KeysMax: 50, ProducerIdle: time.Hour, ProducersMax: 5})
-	if r, ok := m.Apply(codectest.Next(m, codec.AppendChecksum(append(entry, w.Section()...)))).(*raftfsm.Result); !ok {
-		t.Fatal(r, m.Stuck())
+	join := func(first, n uint64) {
+		var w raftfsm.RequestWriter
+		w.Reset(nil, codec.Whole, &dedup.RequestID{})
+		for member := first; member < first+n; member++ {
+			counters.Ops{engine.Join(member%10, 0, member)}.AppendTo(&w, member%10, 0)
+		}
+		entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 2), time.Now(), dedup.Limits{KeyHorizon: time.Hour, KeysMax: 50, ProducerIdle: time.Hour, ProducersMax: 5})
+		if r, ok := m.Apply(codectest.Next(m, codec.AppendChecksum(append(entry, w.Section()...)))).(*raftfsm.Result); !ok {
+			t.Fatal(r, m.Stuck())
+		}
 	}
 	parent := tiering.Parent{Group: 1, Machine: &tiering.Machine{Machine: m, Damage: &tiering.Damage{Logger: slog.New(slog.DiscardHandler)}}, By: parentSplit}
 	p := &tiering.Preparations{Space: &tiering.SnapshotSpace{Free: func() (uint64, error) { return 1 << 30, nil }}}
+	parted := func() error {
+		of, err := sets.Part(parentSplit, 2)
+		mustDo(t, err)
+		return of.Whole()
+	}
+	eventually(t, "the replica is ready without members", func() bool { return p.Prepare(2, parent) == nil })
+	join(0, 5000)
+	mustDo(t, parted())
+	p.End(1)
+	p.Wait()
 	if err := p.Prepare(3, parent); !errors.Is(err, tiering.ErrPreparing) {
 		t.Errorf("at once: %v", err)
 	}
 	if p.Space.Kept() < 5000*100 {
 		t.Errorf("%d bytes are kept for the copies of 5000 members", p.Space.Kept())
 	}
-	parted := func() error {
-		of, err := sets.Part(parentSplit, 2)
-		mustDo(t, err)
-		return of.Whole()
-	}
 	ready := func() bool { return p.Prepare(3, parent) == nil }
 	eventually(t, "the replica is ready", ready)
 	mustDo(t, parted())
-	other, err := sets.Part(raftfsm.Partition{From: codec.Whole, Divisor: 1, Parts: 3}, 3)
+	slow := slowPartition{make(chan struct{}, 5000), make(chan struct{})}
+	other, err := sets.Part(slow, 2)
 	mustDo(t, err)
-	other.End()
-	if err := p.Prepare(3, parent); !errors.Is(err, members.ErrPartingEnded) {
+	stepped, answered := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := other.Step()
+		stepped <- err
+	}()
+	<-slow.asked
+	go func() { answered <- p.Prepare(3, parent) }()
+	time.Sleep(50 * time.Millisecond) // until Prepare waits for the step, as it may for a disk
+	kept := make(chan struct{})
+	go func() { p.Kept(2); close(kept) }()
+	select {
+	case <-kept:
+	case <-time.After(time.Minute):
+		t.Error("a question about another replica waits for the step")
+	}
+	close(slow.goOn)
+	if err := <-answered; !errors.Is(err, members.ErrPartingEnded) {
 		t.Errorf("after the end of its parting: %v", err)
 	}
+	mustDo(t, <-stepped)
+	other.End()
 	eventually(t, "the replica is ready again", ready)
 	mustDo(t, parted())
-	p.End(1, 4)
+	p.End(1)
 	p.Wait()
 	if parted() == nil {
 		t.Error("the members are still parted after the end")
 	}
+}
+
+// slowPartition answers once goOn is closed.
+type slowPartition struct{ asked, goOn chan struct{} }
+
+func (p slowPartition) Of(uint64) int {
+	p.asked <- struct{}{}
+	<-p.goOn
+	return 0
 }

@@ -24,6 +24,7 @@ type copies struct {
 	last   Pair     // the frontier, if begun is set
 	begun  bool
 	whole  bool // all pairs are copied
+	split  bool // Split uses them: a preparation neither ends nor replaces them any more
 }
 
 // step moves the frontier by at most n pairs. It adds their copies to a batch.

@@ -20,8 +20,11 @@ type Parting struct {
 // Other sets, another Parting, the removal of a damaged file and Clear end a Parting too.
 var ErrPartingEnded = errors.New("the parting of members has ended")
 
-// Part begins to part the sets. A Parting by the same Partition goes on, and another one ends.
-func (g *Group) Part(by Partition, parts int) (p *Parting, err error) {
+// Part begins to part the sets. A Parting by the same Partition goes on. Another one ends, unless Split uses it.
+func (g *Group) Part(by Partition, parts int) (*Parting, error) { return g.part(by, parts, false) }
+
+// part is Part for a preparation or for Split.
+func (g *Group) part(by Partition, parts int, split bool) (p *Parting, err error) {
 	err = g.step(func(batch *pebble.Batch) error {
 		if err := g.usable(); err != nil {
 			return err
@@ -31,6 +34,9 @@ func (g *Group) Part(by Partition, parts int) (p *Parting, err error) {
 		}
 		c := g.parting
 		if c == nil || c.by != by || len(c.homes) != parts {
+			if c != nil && c.split && !split {
+				return ErrPartingEnded
+			}
 			c = &copies{by: by, homes: g.store.homes.take(g.number, parts), states: make([]State, parts)}
 			err := g.endParting(batch)
 			for _, n := range c.homes { // keys may be left if Open found damage
@@ -40,6 +46,7 @@ func (g *Group) Part(by Partition, parts int) (p *Parting, err error) {
 				return err
 			}
 		}
+		c.split = c.split || split
 		p = &Parting{g, c}
 		return nil
 	})
@@ -83,10 +90,10 @@ func (p *Parting) Whole() error {
 	return nil
 }
 
-// End ends the Parting, unless it has ended. Nobody needs it any more.
+// End ends the Parting, unless it has ended or Split uses it. No preparation needs it any more.
 func (p *Parting) End() {
 	_ = p.group.step(func(batch *pebble.Batch) error {
-		if p.group.parting != p.made {
+		if p.group.parting != p.made || p.made.split {
 			return nil
 		}
 		return p.group.endParting(batch)

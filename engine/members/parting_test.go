@@ -149,6 +149,27 @@ func TestEndsOfAParting(t *testing.T) {
 	}
 }
 
+// Once Split has begun to copy the rest, a preparation neither ends the Parting nor begins another one.
+func TestSplitKeepsItsParting(t *testing.T) {
+	d := diskOf(t)
+	d.give(joins(5, 3)...)
+	p := d.parted(6)
+	if _, err := d.group.part(thirds, modelParts, true); err != nil {
+		t.Fatal(err)
+	}
+	p.End()
+	if _, err := d.group.Part(modelPartition{other: true}, modelParts); !errors.Is(err, ErrPartingEnded) {
+		t.Errorf("another Parting begins: %v", err)
+	}
+	if again, err := d.group.Part(thirds, modelParts); err != nil || again.made != p.made {
+		t.Errorf("%v, %v, want the same Parting", again, err)
+	}
+	p.End()
+	if _, err := d.group.Split(d.at, 9, modelParts, thirds); err != nil || d.group.at.home() != p.made.homes[0] {
+		t.Errorf("the group is in home %d, the Parting had %v: %v", d.group.at.home(), p.made.homes, err)
+	}
+}
+
 // A start finds no half-made copy, wherever a crash came, and gives no number of a home twice.
 func TestHomesAfterARestart(t *testing.T) {
 	mem := vfs.NewMem()

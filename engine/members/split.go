@@ -40,7 +40,7 @@ func (g *Group) Split(applied State, index uint64, parts int, by Partition) ([]S
 	}
 	for {
 		states, err := g.splitBy(b, parts, by)
-		if !errors.Is(err, ErrPartingEnded) { // somebody ends a Parting that Apply has not begun itself, or removes a damaged file
+		if !errors.Is(err, ErrPartingEnded) { // a damaged file was removed
 			return states, err
 		}
 	}
@@ -65,7 +65,7 @@ func (g *Group) splitBefore(o *outcome, parts int) ([]State, error) {
 }
 
 func (g *Group) splitBy(b *Batch, parts int, by Partition) (states []State, err error) {
-	p, err := g.Part(by, parts)
+	p, err := g.part(by, parts, true)
 	for more := true; more && err == nil; {
 		more, err = p.Step()
 	}

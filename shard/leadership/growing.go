@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -104,7 +103,7 @@ func (g *Growth) Room(group, parent uint32) func(bytes uint64) (release func(), 
 func (l *GrowthShard) saved() bool { return l.Group.Snapshots().NewestIndex() > 0 }
 
 // Closes ends the preparation of a replica that closes.
-func (g *Growth) Closes(group uint32) { g.preparations.End(group, math.MaxUint32) }
+func (g *Growth) Closes(group uint32) { g.preparations.End(group) }
 
 // ParkedBytes returns the memory of the parked parts.
 func (g *Growth) ParkedBytes() uint64 { return g.parking.Bytes() }

@@ -52,6 +52,7 @@ func (s *growShard) Begun(uint32)      {}
 func (s *growShard) GrewAt() uint64    { return 0 }
 func (s *growShard) AdoptedAt() uint64 { return 0 }
 func (s *growShard) Restores() uint64  { return 0 }
+func (s *growShard) Abandoned() uint64 { return 0 }
 
 type emptySnapshot struct{}
 

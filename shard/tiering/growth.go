@@ -51,13 +51,14 @@ type preparation struct {
 	attempt  uint32
 	machine  *Machine
 	restores uint64 // Machine.Restores: another snapshot has other data
+	by       raftfsm.Partition
 	kept     *KeptSpace
 	steps    atomic.Uint64 // steps of parting so far
 	ended    chan struct{} // closed when nobody needs the preparation any more
 	done     chan struct{} // closed once the data is read and parted, or cannot be
 	// These fields are set before done is closed.
 	err  error            // why it failed
-	sets *members.Parting // of the members; nil if there are none
+	sets *members.Parting // of the members; nil for a kind without
 }
 
 // ErrPreparing is returned by Prepare while a replica is being prepared.
@@ -84,10 +85,29 @@ func (p *Preparations) Prepare(attempt uint32, of Parent) error {
 		return err
 	}
 	bytes := of.diskBytes() // before the lock, because this may wait for Apply
+	x, err := p.prepared(attempt, &of, bytes)
+	if err != nil {
+		return err
+	}
+	if err = x.err; err == nil && x.sets != nil && of.Machine.Route() == of.By.From { // else Split has taken them
+		err = x.sets.Whole() // the removal of a damaged file ends it; without the lock, because it may wait for the disk
+	}
+	if err != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.mu.of[of.Group] == x {
+			p.endLocked(of.Group)
+		}
+	}
+	return err
+}
+
+// prepared returns the preparation of a replica once it is done. It begins the preparation if there is none.
+func (p *Preparations) prepared(attempt uint32, of *Parent, bytes uint64) (*preparation, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.closed {
-		return ErrClosed
+		return nil, ErrClosed
 	}
 	x := p.mu.of[of.Group]
 	if x != nil && (x.attempt != attempt || x.machine != of.Machine || x.restores != of.Machine.Restores()) {
@@ -95,20 +115,14 @@ func (p *Preparations) Prepare(attempt uint32, of Parent) error {
 		x = nil
 	}
 	if x == nil {
-		return p.beginLocked(attempt, &of, bytes)
+		return nil, p.beginLocked(attempt, of, bytes)
 	}
 	select {
 	case <-x.done:
+		return x, nil
 	default:
-		return &PreparingError{Steps: x.steps.Load()}
+		return nil, &PreparingError{Steps: x.steps.Load()}
 	}
-	if err = x.err; err == nil && x.sets != nil {
-		err = x.sets.Whole() // the removal of a damaged file ends it
-	}
-	if err != nil {
-		p.endLocked(of.Group)
-	}
-	return err
 }
 
 // diskBytes estimates the disk space that the split takes.
@@ -124,7 +138,7 @@ func (p *Preparations) beginLocked(attempt uint32, of *Parent, bytes uint64) err
 		return err
 	}
 	x := &preparation{
-		attempt: attempt, machine: m, restores: m.Restores(), kept: kept, ended: make(chan struct{}), done: make(chan struct{}),
+		attempt: attempt, machine: m, restores: m.Restores(), by: of.By, kept: kept, ended: make(chan struct{}), done: make(chan struct{}),
 	}
 	if p.mu.of == nil {
 		p.mu.of = map[uint32]*preparation{}
@@ -158,14 +172,22 @@ func (p *Preparations) Kept(parent uint32) *KeptSpace {
 	return nil
 }
 
-// End ends the preparation of a replica for an attempt below the given one, after Begun or Abandon. If the
-// replica closes, its owner gives math.MaxUint32.
-func (p *Preparations) End(parent, below uint32) {
+// Over ends the preparation of a replica for an attempt below the given one, after Begun or Abandon. A replica that has
+// applied neither Split nor Abandon stays prepared until it has: else its Split would copy.
+func (p *Preparations) Over(parent, below uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if x := p.mu.of[parent]; x != nil && x.attempt < below {
+	x := p.mu.of[parent]
+	if x != nil && x.attempt < below && (x.machine.Route() != x.by.From || x.machine.Abandoned() >= uint64(x.attempt)) {
 		p.endLocked(parent)
 	}
+}
+
+// End ends the preparation of a replica that closes.
+func (p *Preparations) End(parent uint32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.endLocked(parent)
 }
 
 func (p *Preparations) endLocked(parent uint32) {
@@ -235,11 +257,11 @@ func (x *preparation) partRows(stepping *sync.Mutex, by raftfsm.Partition) error
 	}
 }
 
-// partSets parts the members. The steps read all members, so damage is found before Split. Once the preparation
-// has ended, the copies are removed.
+// partSets parts the members, also if there are none yet: the next writes may add many. The steps read all members, so
+// damage is found before Split. Once the preparation has ended, the copies are removed.
 func (x *preparation) partSets(stepping *sync.Mutex, by raftfsm.Partition) (err error) {
 	sets := x.machine.Members()
-	if _, pairs := x.machine.Besides(); sets == nil || pairs == 0 {
+	if sets == nil {
 		return nil
 	}
 	if x.sets, err = sets.Part(by, int(by.Parts)); err != nil {
