@@ -15,8 +15,8 @@ import (
 
 // Group owns the generations of one shard.
 //
-// A generation stays on disk while somebody retains it or a snapshot names it (pins.go). After a
-// restart, Sweep removes all other generations. If the shard splits, shards of other groups use its
+// A generation stays on disk while somebody retains it or a snapshot names it (pins.go). Open of
+// the store removes all other generations. If the shard splits, shards of other groups use its
 // generations too, even after Drop.
 type Group struct {
 	store  *Store
@@ -50,8 +50,7 @@ type Name struct {
 
 var _ engine.Cold = (*Group)(nil)
 
-// Group returns the group with the given number. A generation of an earlier process stays on disk
-// only if the caller opens it before the first Sweep, or a snapshot names it.
+// Group returns the group with the given number. It has those generations of an earlier process that a snapshot names.
 func (s *Store) Group(number uint32) (*Group, error) {
 	done, err := s.db.Use()
 	if err != nil {
@@ -223,11 +222,11 @@ func (g *Group) opened(made []*Generation) {
 }
 
 // unneeded removes a generation that nobody retains, unless it was opened again or a
-// snapshot names it. If it cannot be removed now, the next Sweep removes it.
+// snapshot names it. If it cannot be removed now, the next Sweep of its group or the next start removes it.
 func (g *Group) unneeded(n *Generation) {
 	done, err := g.store.db.Use()
 	if err != nil {
-		return // Sweep removes it after the next start
+		return // the next start removes it
 	}
 	defer done()
 	g.mu.Lock()
@@ -237,7 +236,7 @@ func (g *Group) unneeded(n *Generation) {
 	}
 	delete(g.mu.open, n.number)
 	if err := g.removeLocked(n.number); err != nil {
-		g.store.db.Limited().Warn("cannot remove unneeded cold rows; the next sweep retries", "group", g.number, "generation", n.number, "err", err)
+		g.store.db.Limited().Warn("cannot remove unneeded cold rows: it is tried again, at the latest at the next start", "group", g.number, "generation", n.number, "err", err)
 	}
 }
 
@@ -390,29 +389,42 @@ func (s *Store) others(number uint32) (others []*Group) {
 	return others
 }
 
-// openPinned opens the groups whose generations snapshots of other groups name. So Sweep finds all pins of a group, even if
-// no replica of the other group is on this node.
-func (s *Store) openPinned() error {
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{keyOthersPin}, UpperBound: []byte{keyOthersPin + 1}})
-	if err != nil {
-		return fmt.Errorf("cannot look for pins: %w", err)
-	}
-	var numbers []uint32
-	for more := it.First(); more; more = it.SeekGE(scarce.PrefixEnd(groupKey(keyOthersPin, numbers[len(numbers)-1]))) {
-		if key := it.Key(); len(key) >= 5 {
-			numbers = append(numbers, binary.BigEndian.Uint32(key[1:]))
-		} else {
-			break
+// openAll opens the groups that have generations on disk, and those with generations that snapshots of other groups name.
+// So Sweep finds all pins of a group, even if no replica of the other group is on this node. openAll removes the generations
+// without a pin. Nobody needs them after a start: a replica starts from a stored snapshot, which has pins for all that it names.
+func (s *Store) openAll() error {
+	for _, kind := range []byte{keyGeneration, keyOthersPin} {
+		numbers, err := s.numbers(kind)
+		if err != nil {
+			s.cfg.Logger.Error("cannot list all cold rows on disk: some that nobody needs may stay until the next start", "err", err)
+			s.stats.damaged.Add(1)
 		}
-	}
-	if err := errors.Join(it.Error(), it.Close()); err != nil {
-		s.cfg.Logger.Error("cannot list all cold rows on disk that other shards need: some may stay for ever", "err", err)
-		s.stats.damaged.Add(1)
-	}
-	for _, number := range numbers {
-		if _, err := s.Group(number); err != nil {
-			return err
+		for _, number := range numbers {
+			g, err := s.Group(number)
+			if err != nil {
+				return err
+			}
+			if err := g.removeUnneeded(); err != nil {
+				s.cfg.Logger.Warn("cold rows that nobody needs stay until the next start", "err", err)
+			}
 		}
 	}
 	return nil
+}
+
+// numbers returns the groups that have keys of a kind. If it cannot read all keys, it returns those that it has read, and an error.
+func (s *Store) numbers(kind byte) (numbers []uint32, err error) {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{kind}, UpperBound: []byte{kind + 1}})
+	if err != nil {
+		return nil, err
+	}
+	for more := it.First(); more; more = it.SeekGE(scarce.PrefixEnd(groupKey(kind, numbers[len(numbers)-1]))) {
+		key := it.Key()
+		if len(key) < 5 {
+			err = fmt.Errorf("%w: a key of %d bytes", ErrDamaged, len(key))
+			break
+		}
+		numbers = append(numbers, binary.BigEndian.Uint32(key[1:]))
+	}
+	return numbers, errors.Join(err, it.Error(), it.Close())
 }

@@ -172,6 +172,17 @@ func (g *Group) sweep(owner uint32, kept []string) error {
 	if !removed {
 		return nil
 	}
+	return g.removeUnneededLocked()
+}
+
+func (g *Group) removeUnneeded() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.removeUnneededLocked()
+}
+
+// removeUnneededLocked removes the generations that nobody retains and no snapshot names.
+func (g *Group) removeUnneededLocked() error {
 	for number := range g.mu.stored {
 		if err := g.removeLocked(number); err != nil {
 			return fmt.Errorf("cannot remove generation %d of group %d: %w", number, g.number, err)

@@ -166,7 +166,7 @@ func Open(cfg Config) (*Store, error) {
 		return nil, errors.Join(err, s.Close())
 	}
 	s.db.Started.Store(true)
-	if err := s.openPinned(); err != nil {
+	if err := s.openAll(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	s.index.fit(s.filesBytes())

@@ -85,6 +85,9 @@ func TestGenerationsAreReadBack(t *testing.T) {
 	if made[0].Rows() != 5000 || made[0].Width() != 4 || made[1].Width() != 1 {
 		t.Errorf("%d rows of %d columns", made[0].Rows(), made[0].Width())
 	}
+	if err := g.Pin("snapshot", made); err != nil {
+		t.Fatal(err)
+	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
