@@ -313,6 +313,47 @@ func TestPreparationOfADamagedReplica(t *testing.T) {
 	}
 }
 
+// damaged closes a store, damages the blocks of cold rows, and opens it again.
+func damaged(t *testing.T, dir string, store *cold.Store) *cold.Store {
+	t.Helper()
+	mustDo(t, store.Close())
+	store, files := openColdStore(t, dir), filepath.Join(dir, "*.sst")
+	eventually(t, "the rows that were in Pebble's log are in its files", func() bool {
+		found, err := filepath.Glob(files)
+		return err == nil && len(found) > 0
+	})
+	mustDo(t, store.Close())
+	flipLargest(t, files)
+	store = openColdStore(t, dir)
+	t.Cleanup(func() { mustDo(t, store.Close()) })
+	return store
+}
+
+// If the rows are parted in another way, no step of parting reads those on disk, and Split would copy them. The replica is
+// not ready if they are damaged.
+func TestPreparationReadsRowsThatSplitCopies(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	written := openColdStore(t, dir)
+	_, m := preparedIn(t, written)
+	leaveMemory(t, m)
+	snapshot := codectest.Persisted(t, m)
+	m.Close()
+	store := damaged(t, dir, written)
+	parent, m := preparedIn(t, store)
+	mustDo(t, codectest.Restore(m, snapshot))
+	another := parent.By
+	another.Parts = 3
+	_, err := engine.NewParting(m.Table(), another)
+	mustDo(t, err)
+	p := &tiering.Preparations{Space: &tiering.SnapshotSpace{Free: func() (uint64, error) { return 10_000, nil }}}
+	eventually(t, "the replica cannot be prepared", func() bool { return errors.Is(p.Prepare(3, parent), cold.ErrDamaged) })
+	p.Wait()
+	if !parent.Machine.Damage.Found() {
+		t.Error("the damage is not noted")
+	}
+}
+
 // Damage of cold rows that only a stored snapshot names is no damage of the replica. The replica is not ready, and
 // takes another snapshot.
 func TestPreparationReplacesADamagedSnapshot(t *testing.T) {
@@ -323,16 +364,7 @@ func TestPreparationReplacesADamagedSnapshot(t *testing.T) {
 	leaveMemory(t, m)
 	codectest.Persisted(t, m) // a stored snapshot names the cold rows
 	m.Close()
-	mustDo(t, written.Close())
-	store, files := openColdStore(t, dir), filepath.Join(dir, "*.sst")
-	eventually(t, "the rows that were in Pebble's log are in its files", func() bool {
-		found, err := filepath.Glob(files)
-		return err == nil && len(found) > 0
-	})
-	mustDo(t, store.Close())
-	flipLargest(t, files)
-	store = openColdStore(t, dir)
-	t.Cleanup(func() { mustDo(t, store.Close()) })
+	store := damaged(t, dir, written)
 	parent, _ := preparedIn(t, store)
 	var saves atomic.Int64
 	parent.Save = func() error {

@@ -149,7 +149,7 @@ func (p *Preparations) beginLocked(attempt uint32, of *Parent, bytes uint64) err
 			c.Pause() // may wait for a step of tiering
 		}
 		if x.err = readCold(m.Machine, of.Cold); x.err == nil {
-			x.err = x.part(&p.stepping, of.By)
+			x.err = x.part(&p.stepping, of.By, of.Cold)
 		}
 		switch {
 		case errors.Is(x.err, errStored):
@@ -228,8 +228,8 @@ func (p *Preparations) Close() {
 }
 
 // part parts the bodies, and reads those on disk, the rows in memory, and then the members. If the shard has split, nothing is left to do.
-func (x *preparation) part(stepping *sync.Mutex, by raftfsm.Partition) error {
-	err := x.partRows(stepping, by)
+func (x *preparation) part(stepping *sync.Mutex, by raftfsm.Partition, rows *cold.Group) error {
+	err := x.partRows(stepping, by, rows)
 	if err == nil && x.machine.Route() == by.From {
 		err = x.partSets(stepping, by)
 	}
@@ -237,8 +237,8 @@ func (x *preparation) part(stepping *sync.Mutex, by raftfsm.Partition) error {
 }
 
 // partRows parts the bodies and the rows. Once the preparation has ended, they stay half parted. If the rows cannot be
-// parted, Split copies them.
-func (x *preparation) partRows(stepping *sync.Mutex, by raftfsm.Partition) error {
+// parted, Split copies them, and partRows reads those on disk.
+func (x *preparation) partRows(stepping *sync.Mutex, by raftfsm.Partition, rows *cold.Group) error {
 	for {
 		more, err := x.step(stepping, func() (bool, error) { return x.machine.Part(by) })
 		if errors.Is(err, raftfsm.ErrReplaced) && x.machine.Route() != by.From {
@@ -249,7 +249,7 @@ func (x *preparation) partRows(stepping *sync.Mutex, by raftfsm.Partition) error
 				return fmt.Errorf("%w: %d rows, the most that may be copied are %d, and %w (after an attempt of another growth, until this node restarts)",
 					raftfsm.ErrTooLarge, rows, raftfsm.SplitRowsMax, err)
 			}
-			return nil
+			return readUsed(x.rows(), rows)
 		}
 		if err != nil || !more {
 			return err
@@ -328,6 +328,25 @@ func readCold(m raftfsm.Machine, rows *cold.Group) error {
 		if err != nil {
 			return fmt.Errorf("cannot read cold rows: %w", err)
 		}
+	}
+	return nil
+}
+
+// readUsed reads the cold rows of the table. Either may be nil.
+func readUsed(c *counters.Machine, rows *cold.Group) error {
+	if c == nil || rows == nil {
+		return nil
+	}
+	read := map[cold.Name]bool{} // several segments may have a generation
+	for _, g := range engine.OnDisk(c.Table()) {
+		name := g.(*cold.Generation).Name() // the only implementation on disk
+		if read[name] {
+			continue
+		}
+		if err := rows.Scrub(name, func(int) error { return nil }); err != nil {
+			return fmt.Errorf("cannot read cold rows: %w", err)
+		}
+		read[name] = true
 	}
 	return nil
 }
