@@ -68,15 +68,17 @@ func (h *homes) find(from reader, batch *pebble.Batch) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.mu.known = err == nil; err != nil {
-		h.mu.last = uint32(time.Now().Unix()) // no earlier home has a number above the clock: see Store.Group
-		return nil
-	}
 	for n := range h.mu.owners {
 		h.mu.last = max(h.mu.last, n)
 	}
 	for _, n := range found {
 		h.mu.last = max(h.mu.last, n)
+	}
+	if h.mu.known = err == nil; err != nil {
+		h.mu.last = max(h.mu.last, uint32(time.Now().Unix())) // few homes that are unknown have a number above the clock
+		return nil
+	}
+	for _, n := range found {
 		if _, named := h.mu.owners[n]; !named {
 			err = errors.Join(err, home(n).removePairs(batch))
 		}
@@ -89,7 +91,9 @@ func (h *homes) take(owner uint32, n int) (numbers []uint32) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for range n {
-		h.mu.last++
+		for owned := true; owned; _, owned = h.mu.owners[h.mu.last] { // after damage, an owner may be found late
+			h.mu.last++
+		}
 		h.mu.owners[h.mu.last] = owner
 		numbers = append(numbers, h.mu.last)
 	}

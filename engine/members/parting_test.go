@@ -1,6 +1,7 @@
 package members
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -227,24 +228,84 @@ func TestFilterWhileAGroupSplits(t *testing.T) {
 	}
 }
 
-// Open refuses a store in which a development version has staged the pairs of parts, and changes nothing.
+// Open refuses a store in which a version without homes has staged the pairs of parts. After Trim, the state of the group
+// still names the Split, and the sets are usable.
 func TestPartsOfAnEarlierVersion(t *testing.T) {
+	for _, trimmed := range []bool{false, true} {
+		mem := vfs.NewMem()
+		d := &disk{T: t, store: storeOf(t, mem)}
+		d.group = d.open(1)
+		d.give(joins(2, 2)...)
+		state := d.group.state.appendTo(binary.BigEndian.AppendUint32(nil, d.group.log.generation))
+		state = binary.BigEndian.AppendUint64(state, 1) // the Split, without a home
+		err := d.store.db.Set(full(groupPrefix(keyState, 1)), state, pebble.Sync)
+		if !trimmed {
+			staged := append(binary.BigEndian.AppendUint32(d.group.log.kind(keyRecord), 1), keyMember)
+			err = errors.Join(err, d.store.db.Set(full(staged), make([]byte, stampBytes), pebble.Sync))
+		}
+		d.group.Close()
+		if err := errors.Join(err, d.store.Close()); err != nil {
+			t.Fatal(err)
+		}
+		s, err := Open(Config{Dir: "members", FS: mem, MemoryBytes: MemoryBytesMin, Logger: d.store.cfg.Logger})
+		if !trimmed {
+			if !errors.Is(err, errOldSplit) {
+				t.Errorf("%v, %v", s, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.store = s
+		d.group = d.open(1)
+		d.give(joins(3, 3)...)
+		if err := errors.Join(d.group.Trim(d.index), d.group.Verify()); err != nil || d.group.split != 0 || d.group.State().Pairs != 9 {
+			t.Errorf("%+v, Split %d, %v", d.group.State(), d.group.split, err)
+		}
+		d.group.Close()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// After a start with damage, no new home has the number of another one, also if that is above the clock.
+func TestNumbersOfHomesAfterDamage(t *testing.T) {
 	mem := vfs.NewMem()
 	d := &disk{T: t, store: storeOf(t, mem)}
 	d.group = d.open(1)
-	d.give(joins(2, 2)...)
-	if _, err := d.group.Split(d.at, 2, 2, partitionOf(func(row uint64) int { return int(row) })); err != nil {
+	other := d.open(2)
+	d.give(joins(3, 2)...)
+	if _, _, err := give(other, State{}, 1, &entry{now: logTimeStart, ops: joins(6, 2)}); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.store.db.Set(full(d.group.log.number(keyRecord, 7)), make([]byte, stampBytes), pebble.Sync); err != nil {
+	d.store.homes.mu.last = uint32(time.Now().Unix()) + 1000
+	if _, err := other.Split(other.State(), 2, modelParts, thirds); err != nil {
+		t.Fatal(err)
+	}
+	taken := other.at.home()
+	if err := d.store.db.Set(full(groupPrefix(keyState, 0)), []byte{1}, pebble.Sync); err != nil { // so Open reads no owner
 		t.Fatal(err)
 	}
 	d.group.Close()
+	other.Close()
 	if err := d.store.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := Open(Config{Dir: "members", FS: mem, MemoryBytes: MemoryBytesMin, Logger: d.store.cfg.Logger}); !errors.Is(err, errOldSplit) {
-		t.Errorf("%v, %v", s, err)
+	d = &disk{T: t, store: storeOf(t, mem), at: d.at, index: d.index}
+	d.group, other = d.open(1), d.open(2)
+	d.store.homes.mu.last = taken - 1 // as if Open had not found the home
+	if p := d.parted(1); slices.Contains(p.made.homes, taken) {
+		t.Errorf("a Parting has the homes %v, and another group home %d", p.made.homes, taken)
+	}
+	if err := other.Verify(); err != nil {
+		t.Error(err)
+	}
+	d.group.Close()
+	other.Close()
+	if err := d.store.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -95,6 +95,8 @@ func parseGroupState(value []byte) (s groupState, err error) {
 		return s, errGivenUp
 	case 4 + stateBytes + 8 + 4:
 		s.split, s.home = binary.BigEndian.Uint64(value[4+stateBytes:]), binary.BigEndian.Uint32(value[4+stateBytes+8:])
+	case 4 + stateBytes + 8: // of a version without homes: see errOldSplit
+		s.split = binary.BigEndian.Uint64(value[4+stateBytes:])
 	case 4 + stateBytes:
 	default:
 		return s, fmt.Errorf("%w: a group's state of %d bytes", ErrDamaged, len(value))
