@@ -120,8 +120,8 @@ func anyAge(uint64, uint64) bool { return true }
 // freeze moves at most limit idle segments to disk, and returns the number of their rows.
 func freeze(t rapid.TB, tab *Table, cold *memCold, limit int) int {
 	t.Helper()
-	tab.Watch(anyAge)
-	firsts, _ := tab.Watch(anyAge)
+	tab.Watch(anyAge, true)
+	firsts, _ := tab.Watch(anyAge, true)
 	rows, err := tab.Freeze(cold, firsts[:min(len(firsts), limit)])
 	if err != nil {
 		t.Fatal(err)
@@ -338,8 +338,8 @@ func TestColdRowsThatCannotBeRead(t *testing.T) {
 func TestFailedFreezeKeepsRowsInMemory(t *testing.T) {
 	tab, ids := filled(t, 25_000)
 	cold := &memCold{fail: errGone}
-	tab.Watch(anyAge)
-	idle, _ := tab.Watch(anyAge)
+	tab.Watch(anyAge, true)
+	idle, _ := tab.Watch(anyAge, true)
 	if _, err := tab.Freeze(cold, idle); !errors.Is(err, errGone) {
 		t.Fatal(err)
 	}
@@ -437,16 +437,16 @@ func TestMovingRowsHoldsNobodyUp(t *testing.T) {
 // Only segments that nobody writes to are idle.
 func TestWatch(t *testing.T) {
 	tab, ids := filled(t, 45_000)
-	tab.Watch(anyAge)
+	tab.Watch(anyAge, true)
 	if _, err := tab.Apply([]Op{{ID: ids[15_000], Kind: OpAdd, Cells: []Cell{{0, 1}}}}, 0, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	segments := tab.Stats().Segments
-	if idle, due := tab.Watch(anyAge); len(idle) != segments-2 || due == 0 { // all but two
+	if idle, due := tab.Watch(anyAge, true); len(idle) != segments-2 || due == 0 { // all but two
 		t.Errorf("%d of %d segments are idle", len(idle), segments)
 	}
 	young := func(_, last uint64) bool { return last < ids[12_000] }
-	if idle, _ := tab.Watch(young); len(idle) != 1 || idle[0] != 0 {
+	if idle, _ := tab.Watch(young, true); len(idle) != 1 || idle[0] != 0 {
 		t.Errorf("old and idle: %v", idle)
 	}
 }

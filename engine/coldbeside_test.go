@@ -9,8 +9,8 @@ func TestRowsDeletedBesideColdOnes(t *testing.T) {
 	d := tab.dir.Load()
 	from, last := d.first(1), d.last(1)
 	cold := &memCold{}
-	tab.Watch(anyAge)
-	idle, _ := tab.Watch(anyAge)
+	tab.Watch(anyAge, true)
+	idle, _ := tab.Watch(anyAge, true)
 	if _, err := tab.Freeze(cold, idle[:1]); err != nil {
 		t.Fatal(err)
 	}

@@ -19,20 +19,20 @@ const (
 // Watch returns the segments that may be frozen, each as the first id of its range. A segment that
 // is not on disk is a candidate if isOld returns true for its range of ids. A segment on disk is a
 // candidate if it has enough changed rows in memory. Watch returns a candidate if it was not
-// written to since the previous call, or if it is on disk and has very many changed rows. A segment with a share of
-// a generation is always a candidate, so that a table in the end shares none. The last
+// written to since the previous call, or if it is on disk and has very many changed rows. If shares is set, each segment with a share of
+// a generation is a candidate, so that a table in the end shares none. The last
 // segment is never a candidate, because new ids come to it. Nor are segments of the parts of a
 // parted table. Watch marks all candidates. Before the
 // writer first changes a marked segment, it copies the segment, and the copy has no mark. due is
 // the number of rows in memory of all candidates, including those that were written to.
-func (t *Table) Watch(isOld func(first, last uint64) bool) (idle []uint64, due int) {
+func (t *Table) Watch(isOld func(first, last uint64) bool, shares bool) (idle []uint64, due int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := t.dir.Load()
 	for i := range len(d.segs) - 1 {
 		s := d.segs[i].Load()
 		disk := s.cold.onDisk()
-		if !disk && !isOld(d.first(i), s.highest()) || disk && !s.cold.share() && !s.worthFolding(foldShare) {
+		if !disk && !isOld(d.first(i), s.highest()) || disk && !(shares && s.cold.share()) && !s.worthFolding(foldShare) {
 			continue
 		}
 		if s.watched&toFreeze != 0 || disk && s.worthFolding(foldSoonShare) {

@@ -376,8 +376,20 @@ func TestFoldJoinsShares(t *testing.T) {
 		t.Fatal(err)
 	}
 	after := 0
+	never := func(uint64, uint64) bool { return false }
 	for _, part := range parts {
+		for range 2 {
+			if idle, _ := part.Watch(never, false); len(idle) > 0 {
+				t.Errorf("%d segments with shares are to move", len(idle))
+			}
+		}
+		if st := part.Stats(); st.SharedBytes == 0 || st.SharedBytes != st.ColdBytes {
+			t.Errorf("%d bytes on disk, %d of them shared", st.ColdBytes, st.SharedBytes)
+		}
 		freeze(t, part, disk, 100)
+		if st := part.Stats(); st.SharedBytes > 0 || st.ColdBytes == 0 {
+			t.Errorf("%d bytes on disk, %d of them still shared", st.ColdBytes, st.SharedBytes)
+		}
 		after += len(part.cold())
 		if err := part.Check(); err != nil {
 			t.Error(err)

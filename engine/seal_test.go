@@ -382,21 +382,21 @@ func TestSealedReadsDoNotAllocate(t *testing.T) {
 func TestLooksAreApart(t *testing.T) {
 	tab, _ := filled(t, 25_000)
 	sealAll(tab)
-	if idle, _ := tab.Watch(anyAge); len(idle) != 0 {
+	if idle, _ := tab.Watch(anyAge, true); len(idle) != 0 {
 		t.Errorf("segments %v may be frozen that were looked at to be sealed", idle)
 	}
 	other, _ := filled(t, 25_000)
-	other.Watch(anyAge)
+	other.Watch(anyAge, true)
 	if n := sealAll(other); n != 0 {
 		t.Errorf("%d rows were sealed that were looked at to be frozen", n)
 	}
-	if idle, _ := other.Watch(anyAge); len(idle) != 2 {
+	if idle, _ := other.Watch(anyAge, true); len(idle) != 2 {
 		t.Errorf("segments %v may be frozen", idle)
 	}
 	if n := sealAll(other); n < 15_000 {
 		t.Errorf("%d rows were sealed", n)
 	}
-	if idle, _ := other.Watch(anyAge); len(idle) != 2 {
+	if idle, _ := other.Watch(anyAge, true); len(idle) != 2 {
 		t.Errorf("segments %v may be frozen once they are sealed", idle)
 	}
 }

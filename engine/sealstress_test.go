@@ -35,8 +35,8 @@ func TestTiersBesideTheWriter(t *testing.T) {
 			if i%4 != 3 {
 				continue
 			}
-			tab.Watch(anyAge)
-			firsts, _ := tab.Watch(anyAge)
+			tab.Watch(anyAge, true)
+			firsts, _ := tab.Watch(anyAge, true)
 			firsts = firsts[:min(max(len(firsts)-2, 0), 1+i%3)] // leave the other segments in memory, so that they can be sealed
 			if _, err := tab.Freeze(cold, firsts); err != nil {
 				t.Error(err)

@@ -251,11 +251,12 @@ func RowDigest(id uint64, row []int64) (digest uint64) {
 
 // Stats is the size of a table.
 type Stats struct {
-	Rows      uint64 // including cold rows
-	Segments  int
-	Bytes     uint64 // memory of segments, their overflow tables, the directory, and the metadata of cold rows
-	ColdRows  uint64 // number of rows on disk, including those that a row in memory hides
-	ColdBytes uint64 // disk space
+	Rows        uint64 // including cold rows
+	Segments    int
+	Bytes       uint64 // memory of segments, their overflow tables, the directory, and the metadata of cold rows
+	ColdRows    uint64 // number of rows on disk, including those that a row in memory hides
+	ColdBytes   uint64 // disk space
+	SharedBytes uint64 // the part of ColdBytes that the table shares with tables of other parts of a split shard
 
 	SealedRows  uint64 // number of packed rows in memory, including those that a changed row hides
 	SealedBytes uint64 // memory; included in Bytes
@@ -313,6 +314,7 @@ func (st *Stats) addPart(c *coldPart) {
 	memory, disk := c.generation.Bytes()
 	if all := int64(max(c.generation.Rows(), 1)); c.share() {
 		memory, disk = memory*int64(rows)/all, disk*int64(rows)/all
+		st.SharedBytes += uint64(disk)
 	}
 	st.Bytes += uint64(memory)
 	if c.onDisk() {

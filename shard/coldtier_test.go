@@ -40,7 +40,7 @@ func fillCold(t *testing.T, n *Node, ks *Keyspace) *localReplica {
 	r := g[0].replica.Load()
 	for range 2 {
 		fsm := r.fsm.Machine.(*counters.Machine)
-		for idle := fsm.Watch(tiering.AnyAge); idle.Segments() > 0; {
+		for idle := fsm.Watch(tiering.AnyAge, true); idle.Segments() > 0; {
 			_, err := fsm.FreezeSome(idle, idle.Segments())
 			mustDo(t, err)
 		}
@@ -133,7 +133,7 @@ func TestMisfitsAreCounted(t *testing.T) {
 				if got == nil || got.Rows != c.rows || got.Fits != c.fits || !slices.Contains(c.ids, got.ID) {
 					t.Errorf("%s, %+v: reported %+v, want %d rows and %q", c.name, route, got, c.rows, c.fits)
 				}
-				fsm.Watch(tiering.AnyAge)
+				fsm.Watch(tiering.AnyAge, true)
 				for from, more := uint64(0), true; more; { // the second time most rows are packed
 					_, from, more, _ = fsm.Seal(from, tiering.AnyAge)
 				}
@@ -351,8 +351,8 @@ func TestNumberedRowsAreNotOld(t *testing.T) {
 		t.Errorf("%d rows of old ids left memory", rows)
 	}
 	write(func(i uint64) uint64 { return coldID(coldTestRows + i) })
-	fsm.Watch(tiering.AnyAge)
-	idle := fsm.Watch(tiering.AnyAge)
+	fsm.Watch(tiering.AnyAge, true)
+	idle := fsm.Watch(tiering.AnyAge, true)
 	idle.PutLast(1_000_000_000)
 	_, err = fsm.FreezeSome(idle, 1)
 	mustDo(t, err)
@@ -510,8 +510,8 @@ func TestOldestRowsLeaveTightMemory(t *testing.T) {
 	}
 	all := n.tiering.Leaving(func(s *tiering.Shard) bool { return s.Keyspace == "posts" })
 	for _, l := range all {
-		l.Watch(tiering.AnyAge)
-		l.Watch(tiering.AnyAge)
+		l.Watch(tiering.AnyAge, true)
+		l.Watch(tiering.AnyAge, true)
 	}
 	asked := 0
 	n.tiering.Relieve(all, func() bool { asked++; return asked <= len(all) })

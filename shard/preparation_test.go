@@ -75,8 +75,8 @@ func preparedIn(t *testing.T, store *cold.Store) (tiering.Parent, *counters.Mach
 func leaveMemory(t *testing.T, m *counters.Machine) (rows, bodies int) {
 	t.Helper()
 	all := func(_, _ uint64) bool { return true }
-	m.Watch(all)
-	idle := m.Watch(all)
+	m.Watch(all, true)
+	idle := m.Watch(all, true)
 	rows, err := m.FreezeSome(idle, max(1, idle.Segments()))
 	mustDo(t, err)
 	bodies, err = m.Bodies().Spill(0, math.MaxInt64, func() bool { return true })

@@ -89,8 +89,8 @@ func TestDamageStopsOnlyItsNeighbours(t *testing.T) {
 	g, err := n.router.groupsOf(ks)
 	mustDo(t, err)
 	fsm := g[0].replica.Load().fsm.Machine.(*counters.Machine)
-	fsm.Watch(tiering.AnyAge)
-	idle := fsm.Watch(tiering.AnyAge)
+	fsm.Watch(tiering.AnyAge, true)
+	idle := fsm.Watch(tiering.AnyAge, true)
 	if refused == 0 || refused > 900 || idle.Segments() < 2 {
 		t.Fatalf("%d of 1000 writes met damage, %d segments are to be written anew", refused, idle.Segments())
 	}

@@ -24,7 +24,7 @@ func TestCarriedRowsBesideSealedOnes(t *testing.T) {
 	}
 	a.fsm.Apply(codectest.Command(2, entryOf(0, ops)))
 	var all, cold []uint64 // segments
-	a.fsm.Table().Watch(func(first, _ uint64) bool { all = append(all, first); return false })
+	a.fsm.Table().Watch(func(first, _ uint64) bool { all = append(all, first); return false }, true)
 	for i := 0; i < len(all); i += 2 {
 		cold = append(cold, all[i])
 	}

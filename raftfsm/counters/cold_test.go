@@ -203,7 +203,7 @@ func (s *namedSink) Close() error  { return nil }
 // freezeAll moves rows to disk: those of segments for which isOld returns true and that were idle
 // since the previous call.
 func freezeAll(c *Machine, isOld func(first, last uint64) bool) (rows int, err error) {
-	for idle := c.Watch(isOld); idle.Segments() > 0; {
+	for idle := c.Watch(isOld, true); idle.Segments() > 0; {
 		some, err := c.FreezeSome(idle, idle.Segments())
 		if rows += some; err != nil {
 			return rows, err

@@ -281,8 +281,8 @@ func (l *loading) settle() error {
 		l.table.Cut(l.below + 1) // start another segment, because Freeze skips the last one
 	}
 	carried := func(first, last uint64) bool { return first >= l.above && last <= l.below }
-	l.table.Watch(carried)
-	idle, _ := l.table.Watch(carried)
+	l.table.Watch(carried, false)
+	idle, _ := l.table.Watch(carried, false)
 	rows, err := l.table.Freeze(l.cold, idle)
 	if err != nil && !errors.Is(err, cold.ErrFull) {
 		return fmt.Errorf("cannot keep cold rows: %w", err)

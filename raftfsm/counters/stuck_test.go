@@ -93,8 +93,8 @@ func TestClosedReplicaKeepsNothing(t *testing.T) {
 	}
 	a.fsm.Apply(codectest.Command(2, entryOf(0, ops)))
 	old := func(uint64, uint64) bool { return true }
-	a.fsm.Watch(old)
-	idle := a.fsm.Watch(old)
+	a.fsm.Watch(old, true)
+	idle := a.fsm.Watch(old, true)
 	if idle.Segments() == 0 {
 		t.Fatal("nothing has changed")
 	}

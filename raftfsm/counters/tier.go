@@ -66,8 +66,8 @@ func (c *Machine) Part(by raftfsm.Partition) (more bool, err error) {
 
 // Watch returns the old segments to which nobody wrote since the previous call. A segment is old if
 // isOld returns true for its range of keys. Watch also returns segments on disk with many changed
-// rows, and those whose generation other parts of a split shard have too.
-func (c *Machine) Watch(isOld func(first, last uint64) bool) *Idle {
+// rows and, if shares is set, those whose generation other parts of a split shard have too.
+func (c *Machine) Watch(isOld func(first, last uint64) bool, shares bool) *Idle {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
 	i := &Idle{table: c.Table()}
@@ -75,7 +75,7 @@ func (c *Machine) Watch(isOld func(first, last uint64) bool) *Idle {
 		// If somebody writes a lower key between these two calls, Watch does not return that key's
 		// segment.
 		i.least = i.table.Least()
-		i.firsts, i.due = i.table.Watch(above(i.least, isOld))
+		i.firsts, i.due = i.table.Watch(above(i.least, isOld), shares)
 	}
 	return i
 }
@@ -171,7 +171,7 @@ func (c *Machine) Uses(n cold.Name) bool {
 	return false
 }
 
-// Shares reports whether some rows are in generations that other parts of a split shard have too. Watch returns their
+// Shares reports whether some rows are in generations that other parts of a split shard have too. Watch may return their
 // segments, whatever their age.
 func (c *Machine) Shares() bool { return engine.Shares(c.Table()) }
 

@@ -165,8 +165,8 @@ func (w *splitWorld) machines() []raftfsm.Machine {
 func (w *splitWorld) tier(t rapid.TB) {
 	all := func(_, _ uint64) bool { return true }
 	if c, is := w.onDisk.(*counters.Machine); is {
-		c.Watch(all)
-		idle := c.Watch(all)
+		c.Watch(all, true)
+		idle := c.Watch(all, true)
 		if _, err := c.FreezeSome(idle, max(1, idle.Segments()/2)); err != nil {
 			t.Fatal(err)
 		}

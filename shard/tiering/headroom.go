@@ -148,6 +148,12 @@ func (h *Headroom) Look() {
 	turn(&h.DiskFull, h.DiskReserve > 0, reserved, free)
 }
 
+// hasRoom reports whether the disk has room for bytes and will not be full afterwards.
+func (h *Headroom) hasRoom(bytes uint64) bool {
+	free := h.diskFree.Load()
+	return h.DiskReserve == 0 || h.diskNeeds.Load()+bytes < free-free/fullShare
+}
+
 // needs returns the memory in use plus the garbage collector's share.
 func (h *Headroom) needs() uint64 {
 	used := max(h.Live(), h.Tables())

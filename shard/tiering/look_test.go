@@ -76,6 +76,22 @@ func TestHeadroomWithoutBounds(t *testing.T) {
 	}
 }
 
+// Shares are folded only if the disk has room for all of them and is not full afterwards. Without a reserve it is never full.
+func TestRoomForShares(t *testing.T) {
+	for _, c := range []struct {
+		reserve, shared uint64
+		want            bool
+	}{{100, 0, true}, {100, 700, true}, {100, 738, false}, {100, 2000, false}, {950, 0, false}, {0, 2000, true}} {
+		h := &Headroom{HeadroomConfig: HeadroomConfig{
+			DiskReserve: c.reserve, Tables: func() uint64 { return 0 }, Snapshots: func() uint64 { return 100 }, Kept: func() uint64 { return 0 },
+			Free: func() (uint64, error) { return 1000, nil }, Logger: slog.New(slog.DiscardHandler),
+		}, Live: func() uint64 { return 0 }, Collector: func() uint64 { return 0 }}
+		if h.Look(); h.hasRoom(c.shared) != c.want {
+			t.Errorf("reserve %d, %d bytes shared: %v", c.reserve, c.shared, !c.want)
+		}
+	}
+}
+
 func TestCollectorsGoal(t *testing.T) {
 	before := debug.SetGCPercent(37)
 	defer debug.SetGCPercent(before)

@@ -114,7 +114,7 @@ func (t *Tiering) workCold() {
 func (t *Tiering) migrate(o *TieringJob) error {
 	all := t.Leaving(o.isFor)
 	for _, l := range all {
-		l.FSM.Watch(t.agedBy(o, l.Shard))
+		l.FSM.Watch(t.agedBy(o, l.Shard), false)
 	}
 	select {
 	case <-time.After(coldAskedQuiet):
@@ -123,7 +123,7 @@ func (t *Tiering) migrate(o *TieringJob) error {
 	}
 	var damaged error
 	for _, l := range all {
-		l.idle = l.FSM.Watch(t.agedBy(o, l.Shard))
+		l.idle = l.FSM.Watch(t.agedBy(o, l.Shard), false)
 		if err := t.migrateShard(l); errors.Is(err, cold.ErrDamaged) {
 			damaged = err
 		} else if err != nil {

@@ -131,10 +131,11 @@ type Leaving struct {
 	began time.Time
 }
 
-// Watch finds the idle segments among those that isOld selects. It returns the number of rows in
+// Watch finds the idle segments among those that isOld selects, and those with rows that the shard shares, if shares is
+// set. It returns the number of rows in
 // memory in all segments that isOld selects, idle or not.
-func (l *Leaving) Watch(isOld func(first, last uint64) bool) int {
-	l.idle = l.FSM.Watch(isOld)
+func (l *Leaving) Watch(isOld func(first, last uint64) bool, shares bool) int {
+	l.idle = l.FSM.Watch(isOld, shares)
 	l.due.Store(int64(l.idle.Due()))
 	return l.idle.Due()
 }
@@ -197,7 +198,7 @@ func (t *Tiering) MoveCold() {
 // moveOld moves the old and idle rows of a shard out of memory, and returns the number of due
 // rows. It also writes rows on disk again that the shard shares with other parts of the shard that it was.
 func (t *Tiering) moveOld(l *Leaving, old func(first, last uint64) bool) (due int) {
-	due = l.Watch(old)
+	due = l.Watch(old, t.mayFold(l.Shard))
 	_ = t.freeze(l, l.idle.Segments(), t.rest) // freeze logs the error, and the next round retries
 	return due
 }
@@ -206,13 +207,19 @@ func (t *Tiering) moveOld(l *Leaving, old func(first, last uint64) bool) (due in
 // of rows in memory.
 func (t *Tiering) moveIdle(all []*Leaving) (due int) {
 	for _, l := range all {
-		due += l.Watch(AnyAge)
+		due += l.Watch(AnyAge, false) // rows that are shared take little memory
 		if layout := t.cfg.Cold.Layouts[l.Keyspace]; layout.Unit > 0 {
 			l.idle.PutLast(layout.firstKey(l.PerKey))
 		}
 	}
 	t.Relieve(all, t.cfg.Headroom.MemoryTight.Load)
 	return due
+}
+
+// mayFold reports whether the disk has room for the rows that a shard shares. The generations that it shares go only once
+// no part of the split shard needs them, so a fold that begins on a nearly full disk could fill it, and the node would refuse writes.
+func (t *Tiering) mayFold(s *Shard) bool {
+	return t.cfg.Headroom.hasRoom(s.FSM.State().SharedBytes)
 }
 
 // MayFreeze reports whether rows may move now: the node is not stopping and its disk is not full.
