@@ -44,6 +44,41 @@ func TestReadersBesideAFoldThatDivides(t *testing.T) {
 	d.checkFound(t, ids)
 }
 
+// A part of a table whose segments on disk were divided has the same number of rows on disk after a restart.
+func TestSharesOfDividedSegmentsCount(t *testing.T) {
+	tab, disk := newTable(t), &memCold{}
+	addOnes(t, tab, 0, 4, 9900)
+	tab.Cut(1 << 40)
+	addOnes(t, tab, 1<<40, 1, 10)
+	frozen := freeze(t, tab, disk, 100)
+	addOnes(t, tab, 1, 2, 18_000)
+	if len(tab.cold()) < 2 {
+		t.Fatal("the segment on disk was not divided")
+	}
+	g := begunParting(t, tab, byHash{3})
+	for more := true; more; {
+		var err error
+		if more, err = g.Step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	parts, err := Split(tab, g.by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := 0
+	for i, part := range parts {
+		rows := part.Stats().ColdRows
+		all += int(rows)
+		if again := reloaded(t, part, nil).Stats().ColdRows; again != rows {
+			t.Errorf("part %d has %d rows on disk, and after a restart %d", i, rows, again)
+		}
+	}
+	if all != frozen {
+		t.Errorf("the parts have %d rows on disk, want %d", all, frozen)
+	}
+}
+
 func TestReadersBesideAStepThatDivides(t *testing.T) {
 	tab := newTable(t)
 	ids := addOnes(t, tab, 0, 1, 9000)

@@ -293,7 +293,7 @@ func ownStats(t *Table) Stats {
 			continue
 		}
 		st.Bytes += uint64(unsafe.Sizeof(*s.cold))
-		if s.cold.divided {
+		if s.cold.divided && !s.cold.share() {
 			if divided[s.cold.generation] {
 				continue
 			}

@@ -43,8 +43,7 @@ type coldPart struct {
 	first, last uint64
 	divided     bool // other parts of the table may have the same generation
 	// A share has only those rows that filter selects: tables of other parts of a split shard, or those
-	// of a parted table, have the others. rows is then their number: all of the generation, or those
-	// with ids first … last.
+	// of a parted table, have the others. rows is then about the number of those with ids first … last.
 	filter Filter
 	rows   int
 	of     *coldPart // for a share, the part that Parting.Step has divided, without a share of its own
@@ -146,5 +145,6 @@ func (c *coldPart) cut(start uint64) (left, right *coldPart) {
 	below, above := *c, *c
 	below.last, above.first = start-1, start
 	below.divided, above.divided = true, true
+	below.rows, above.rows = c.rows/2, c.rows-c.rows/2 // estimates with the right sum
 	return &below, &above
 }
