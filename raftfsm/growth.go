@@ -284,8 +284,7 @@ func (m *Base) take(part *Parked, e *AdoptEntry, index uint64, done func()) erro
 	return nil
 }
 
-// A shard splits only up to this bound, because Apply copies so much: see "Stages" in
-// shard/GROWTH.md.
+// A shard splits only up to this bound, because Apply copies so much: see R5 of shard/GROWTH.md.
 const (
 	// SplitRowsMax bounds the rows of a shard that cannot be parted before, because it was parted in another way. Other
 	// data has no bound: it can always be parted before.

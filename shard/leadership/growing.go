@@ -38,8 +38,7 @@ type GrowthShard struct {
 	First   codec.Route // route of the shard when its group was created
 }
 
-// patienceDefault is the first value of Growth.Patience. In that time a voter reads the data of a shard that may
-// split in stage 1.
+// patienceDefault is the first value of Growth.Patience. Growth.Patience begins anew while a voter parts its data.
 const patienceDefault = 15 * time.Second
 
 // Growth lets the shards of one node grow. The goroutine that reconciles calls Step and Discard. Any goroutine
