@@ -198,6 +198,9 @@ func (g *AutoGrowth) wanted(view *catalog.View, reports map[string]shard.NodeRep
 		known[k.FirstGroup()] = true
 		if k.Growth != nil {
 			growing, s.large = true, time.Time{}
+			for _, number := range k.Groups { // each shard has another load afterwards
+				delete(g.load, number)
+			}
 			if k.Growth.Auto && s.grows.IsZero() {
 				s.grows, s.shards = now, len(k.Groups)
 			}

@@ -107,6 +107,19 @@ func TestAutoGrowthIsWanted(t *testing.T) {
 		t.Errorf("beyond the most shards for load: %+v", got)
 	}
 	g, _ = newAutoGrowth(t, nil)
+	g.wanted(view, busy(0), began)
+	g.wanted(view, busy(of.busyFor.Seconds()), began.Add(of.busyFor))
+	grown := view.Keyspaces["posts"]
+	during := grown
+	during.Growth = &catalog.Growth{Shards: 6, Attempts: map[uint32]catalog.Attempt{1: {Number: 9}}}
+	view.Keyspaces["posts"] = during
+	g.wanted(view, busy(of.busyFor.Seconds()+60), began.Add(of.busyFor+time.Minute))
+	view.Keyspaces["posts"] = grown
+	g.wanted(view, busy(of.busyFor.Seconds()+120), began.Add(of.busyFor+2*time.Minute))
+	if got := g.wanted(view, busy(long.Seconds()+120), began.Add(long+2*time.Minute)); len(got) > 0 {
+		t.Errorf("by the load of before a growth: %+v", got)
+	}
+	g, _ = newAutoGrowth(t, nil)
 	g.bounds.shardsMax = 3*len(view.Keyspaces["posts"].Groups) - 1
 	g.wanted(view, rows(of.rows, 0), began)
 	if got := g.wanted(view, rows(of.rows, 0), began.Add(of.after)); len(got) > 0 {

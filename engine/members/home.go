@@ -57,13 +57,13 @@ func (h *homes) find(from reader, batch *pebble.Batch) error {
 		return err
 	}
 	for _, kind := range pairKinds {
-		for last, more := uint32(0), true; more && err == nil; { // seek from home to home
+		for last, more := uint32(0), true; more; { // seek from home to home, also behind damage
 			more = false
-			err = eachFrom(from, home(last+1).kind(kind), scarce.PrefixEnd(groupPrefix(kind, homesGroup)), func(key, _ []byte) (bool, error) {
+			err = errors.Join(err, eachFrom(from, home(last+1).kind(kind), scarce.PrefixEnd(groupPrefix(kind, homesGroup)), func(key, _ []byte) (bool, error) {
 				last = binary.BigEndian.Uint32(key[groupPrefixBytes:])
 				found, more = append(found, last), last < math.MaxUint32
 				return false, nil
-			})
+			}))
 		}
 	}
 	h.mu.Lock()

@@ -294,6 +294,9 @@ func TestNumbersOfHomesAfterDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	d = &disk{T: t, store: storeOf(t, mem), at: d.at, index: d.index}
+	if last := d.store.homes.mu.last; last < taken {
+		t.Errorf("the next home is above %d, and home %d exists", last, taken)
+	}
 	d.group, other = d.open(1), d.open(2)
 	d.store.homes.mu.last = taken - 1 // as if Open had not found the home
 	if p := d.parted(1); slices.Contains(p.made.homes, taken) {
