@@ -14,13 +14,11 @@ func (b *Batch) Commit() (State, error) {
 	if b.replayed {
 		return b.outcome.after, nil
 	}
-	done, err := b.group.store.db.Use()
+	done, err := b.group.store.use()
 	if err != nil {
 		return State{}, err
 	}
 	defer done()
-	b.group.store.writes.RLock()
-	defer b.group.store.writes.RUnlock()
 	b.group.stepping.Lock() // no step of a Parting until the changes are on disk
 	defer b.group.stepping.Unlock()
 	w := write{Batch: b, to: b.group.store.db.NewBatch(), at: b.group.at, after: b.before}

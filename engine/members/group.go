@@ -61,14 +61,12 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	if before != nil {
 		before.group.Close()
 	}
-	done, err := s.db.Use()
+	done, err := s.use() // a discard must wait until the generation is known
 	if err != nil {
 		return nil, err
 	}
 	defer done()
 	g := &Group{store: s, number: number}
-	s.writes.RLock() // a discard must wait until the generation is known
-	defer s.writes.RUnlock()
 	s.naming.Lock() // until the homes that the records name have their owner, nobody adopts one
 	defer s.naming.Unlock()
 	g.reading.Lock() // readers must wait too
@@ -159,13 +157,11 @@ func (g *Group) removeOthers() error {
 
 // step calls fn while no commit and no other step runs, and commits the batch that fn has filled, even after an error.
 func (g *Group) step(fn func(batch *pebble.Batch) error) error {
-	done, err := g.store.db.Use()
+	done, err := g.store.use()
 	if err != nil {
 		return err
 	}
 	defer done()
-	g.store.writes.RLock()
-	defer g.store.writes.RUnlock()
 	g.stepping.Lock()
 	defer g.stepping.Unlock()
 	batch := g.store.db.NewBatch()
@@ -243,13 +239,11 @@ func (g *Group) Sync() error {
 // the Split, and the parts that no group has adopted. The
 // caller must keep only snapshots with these entries, so that no restart replays them.
 func (g *Group) Trim(index uint64) error {
-	done, err := g.store.db.Use()
+	done, err := g.store.use()
 	if err != nil {
 		return err
 	}
 	defer done()
-	g.store.writes.RLock()
-	defer g.store.writes.RUnlock()
 	g.reading.RLock()
 	log, split := g.log, g.split
 	g.reading.RUnlock()

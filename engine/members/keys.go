@@ -127,8 +127,8 @@ func (at prefix) home() uint32 {
 // removePairs removes all pairs and deleted rows under a prefix, in a batch.
 func (at prefix) removePairs(batch *pebble.Batch) error { return at.removeKinds(batch, pairKinds[:]) }
 
-// removeAll removes all keys of a generation in a batch. Without records, it does not remove records, because a range deletion
-// would widen the next file to the records of other groups.
+// removeAll removes all keys of a generation in a batch. Without records, it does not remove records, because a range
+// deletion would widen the next file to the records of other groups.
 func (at prefix) removeAll(batch *pebble.Batch, records bool) error {
 	kinds := generationKinds[:]
 	if !records {

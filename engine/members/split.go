@@ -162,7 +162,8 @@ func (g *Group) AdoptPart(parent uint32, split uint64, part int, index uint64) (
 	return s, g.adopt(key, r, s)
 }
 
-// partOf returns the key of the record of a part, the record, and the state of the part at the Split. The caller holds naming.
+// partOf returns the key of the record of a part, the record, and the state of the part at the Split. The caller holds
+// naming.
 func (s *Store) partOf(parent uint32, split uint64, part int) (key []byte, r record, of State, err error) {
 	found, err := readState(s.present(), parent)
 	if errors.Is(err, errGivenUp) || err == nil && found.split == 0 || part < 1 {
@@ -192,7 +193,8 @@ func (s *Store) partOf(parent uint32, split uint64, part int) (key []byte, r rec
 	return key, r, of, err
 }
 
-// adopt makes the group use the home of a part, in one batch, which removes the record with the given key. The caller holds writes and naming.
+// adopt makes the group use the home of a part, in one batch, which removes the record with the given key. The caller
+// holds writes and naming.
 func (g *Group) adopt(key []byte, r record, s State) error {
 	g.stepping.Lock()
 	defer g.stepping.Unlock()

@@ -8,11 +8,11 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// BenchmarkSplitMembers parts a group in three after -bench-pairs joins, while entries of 100 joins are applied. After each step
-// it rests as long, as a preparation does, and after ten it applies an entry. Then it splits the
-// group, and another group adopts a part. It reports how long Apply takes for both, the time of all steps without the rests,
-// the time of a step in the middle, of one in a hundred and of the longest one, that of an entry before, during and after the
-// parting, and the size of the store before, after the Split and after Trim.
+// BenchmarkSplitMembers parts a group in three after -bench-pairs joins, while entries of 100 joins are applied. After
+// each step it rests as long, as a preparation does, and after ten it applies an entry. Then it splits the group, and
+// another group adopts a part. It reports how long Apply takes for both, the time of all steps without the rests, the
+// time of a step in the middle, of one in a hundred and of the longest one, that of an entry before, during and after
+// the parting, and the size of the store before, after the Split and after Trim.
 func BenchmarkSplitMembers(b *testing.B) {
 	s := newBenchStore(b)
 	l := newLikes(*benchPairs, time.Duration(*benchPairs)*time.Second/20)

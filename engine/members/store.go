@@ -196,6 +196,16 @@ func (s *Store) iterate(first, end []byte, onDisk bool) (*pebble.Iterator, error
 	return s.present().NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: end, OnlyReadGuaranteedDurable: onDisk})
 }
 
+// use keeps the store open, and its files from being replaced, until the caller calls done.
+func (s *Store) use() (done func(), err error) {
+	end, err := s.db.Use()
+	if err != nil {
+		return nil, err
+	}
+	s.writes.RLock()
+	return func() { s.writes.RUnlock(); end() }, nil
+}
+
 // commit writes a batch. The caller has called Use.
 func (s *Store) commit(batch *pebble.Batch, sync *pebble.WriteOptions) error {
 	s.writes.RLock()
@@ -249,15 +259,13 @@ func (s *Store) Stats() Stats {
 
 // Drop removes the sets of a group. The group must be closed.
 func (s *Store) Drop(number uint32) error {
-	done, err := s.db.Use()
+	done, err := s.use()
 	if err != nil {
 		return err
 	}
 	defer done()
 	batch := s.db.NewBatch()
 	defer batch.Close()
-	s.writes.RLock()
-	defer s.writes.RUnlock()
 	s.naming.Lock()
 	defer s.naming.Unlock()
 	s.mu.Lock()

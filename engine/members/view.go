@@ -72,13 +72,11 @@ type View struct {
 
 // Capture makes a view of the present sets, and keeps it for OpenView.
 func (g *Group) Capture() error {
-	done, err := g.store.db.Use()
+	done, err := g.store.use()
 	if err != nil {
 		return err
 	}
 	defer done()
-	g.store.writes.RLock()
-	defer g.store.writes.RUnlock()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if n := len(g.mu.views); g.state.Index == 0 || n > 0 && g.mu.views[n-1].state == g.state && g.mu.views[n-1].at == g.at {
@@ -210,13 +208,11 @@ func (g *Group) OpenView(named State) (*ViewReader, error) {
 }
 
 func (g *Group) openView(named State) (*ViewReader, error) {
-	done, err := g.store.db.Use()
+	done, err := g.store.use() // no discard until the iterator is open
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	g.store.writes.RLock() // no discard until the iterator is open
-	defer g.store.writes.RUnlock()
 	g.mu.Lock()
 	var v *View
 	for _, kept := range g.mu.views {
