@@ -232,7 +232,7 @@ func TestPinsOfOtherGroups(t *testing.T) {
 			if n := len(mustGroup(t, s, 2).Names()); n != 2 {
 				t.Errorf("the child scrubs %d generations", n)
 			}
-			if !mustGroup(t, s, 2).Pins(pinned.Name()) || mustGroup(t, s, 1).Pins(pinned.Name()) {
+			if !mustGroup(t, s, 2).Pinned()[pinned.Name()] || mustGroup(t, s, 1).Pinned()[pinned.Name()] {
 				t.Error("the pin has another owner")
 			}
 			release := mustGroup(t, s, 2).Hold()

@@ -321,8 +321,8 @@ func (s *Store) drop(number uint32, all bool) error {
 	return err
 }
 
-// remove removes the group's data with one sync, except generations that other groups need, and its pins in other groups. It
-// reports whether there are such generations. If all is set, it keeps none. The caller holds Store.mu.
+// remove removes the group's data with one sync, except generations that other groups need, and its pins in other
+// groups. It reports whether there are such generations. If all is set, it keeps none. The caller holds Store.mu.
 func (g *Group) remove(others []*Group, all bool) (kept bool, err error) {
 	batch := g.store.db.NewBatch()
 	defer batch.Close()
@@ -389,9 +389,10 @@ func (s *Store) others(number uint32) (others []*Group) {
 	return others
 }
 
-// openAll opens the groups that have generations on disk, and those with generations that snapshots of other groups name.
-// So Sweep finds all pins of a group, even if no replica of the other group is on this node. openAll removes the generations
-// without a pin. Nobody needs them after a start: a replica starts from a stored snapshot, which has pins for all that it names.
+// openAll opens the groups that have generations on disk, and those with generations that snapshots of other groups
+// name. So Sweep finds all pins of a group, even if no replica of the other group is on this node. openAll removes the
+// generations without a pin. Nobody needs them after a start: a replica starts from a stored snapshot, which has pins
+// for all that it names.
 func (s *Store) openAll() error {
 	for _, kind := range []byte{keyGeneration, keyOthersPin} {
 		numbers, err := s.numbers(kind)
@@ -412,7 +413,8 @@ func (s *Store) openAll() error {
 	return nil
 }
 
-// numbers returns the groups that have keys of a kind. If it cannot read all keys, it returns those that it has read, and an error.
+// numbers returns the groups that have keys of a kind. After an error, it returns only the groups whose keys it has
+// read.
 func (s *Store) numbers(kind byte) (numbers []uint32, err error) {
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{kind}, UpperBound: []byte{kind + 1}})
 	if err != nil {

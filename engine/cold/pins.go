@@ -12,8 +12,8 @@ import (
 // and its generations before the owner finishes the snapshot. Sweep removes the pin once the
 // snapshot is gone.
 
-// A snapshot of a shard that split, or of one that adopted a part, may name generations of other groups. Its pins there have
-// its own group as their owner.
+// A snapshot of a shard that split, or of one that adopted a part, may name generations of other groups. Its pins there
+// have its own group as their owner.
 
 // pin names a snapshot.
 type pin struct {
@@ -115,9 +115,9 @@ func parsePin(value []byte) ([]uint64, error) {
 	return numbers, nil
 }
 
-// Sweep removes the pins of all snapshots that listKept does not return, and then the generations
-// that nobody needs, of this group and of those that had such pins. listKept must return the finished snapshots and those being
-// written. Before the first Sweep, the caller must have opened all generations that it uses.
+// Sweep removes the pins of all snapshots that listKept does not return. Then it removes the generations of this group
+// that nobody needs, and such generations of other groups in which it has removed a pin. listKept must return the finished snapshots and those being written.
+// Before the first Sweep, the caller must have opened all generations that it uses.
 func (g *Group) Sweep(listKept func() ([]string, error)) error {
 	done, err := g.store.db.Use()
 	if err != nil {

@@ -5,23 +5,17 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 )
 
 // This file reads rows on disk to find damage before a reader needs them. It bypasses the cache
 // and the statistics of reads.
 
-// Names returns the names of the generations on disk, ascending. The result includes generations that only stored
-// snapshots name, those that only other groups need, and those of other groups that stored snapshots of this group name.
+// Names returns the names of the generations on disk, ascending: those of this group, and those of other groups that
+// stored snapshots of this group name. Some may be needed only by a stored snapshot, or only by another group.
 func (g *Group) Names() []Name {
-	names := g.names()
-	for _, of := range g.store.others(g.number) {
-		for _, numbers := range of.pinsOf(g.number) {
-			for _, number := range numbers {
-				names = append(names, Name{of.number, number})
-			}
-		}
-	}
+	names := slices.AppendSeq(g.names(), maps.Keys(g.Pinned()))
 	slices.SortFunc(names, func(a, b Name) int { return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Number, b.Number)) })
 	return slices.Compact(names)
 }
@@ -36,18 +30,17 @@ func (g *Group) names() (names []Name) {
 	return names
 }
 
-// Pins reports whether a stored snapshot of this group names a generation.
-func (g *Group) Pins(n Name) bool {
-	of, err := g.of(n.Group)
-	if err != nil {
-		return false
-	}
-	for _, numbers := range of.pinsOf(g.number) {
-		if slices.Contains(numbers, n.Number) {
-			return true
+// Pinned returns the names of the generations that stored snapshots of this group name.
+func (g *Group) Pinned() map[Name]bool {
+	pinned := map[Name]bool{}
+	for _, of := range append(g.store.others(g.number), g) {
+		for _, numbers := range of.pinsOf(g.number) {
+			for _, number := range numbers {
+				pinned[Name{of.number, number}] = true
+			}
 		}
 	}
-	return false
+	return pinned
 }
 
 // Scrub reads the index and the blocks of a generation from disk and verifies their checksums. It

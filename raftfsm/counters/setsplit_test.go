@@ -143,9 +143,9 @@ func TestSetsSplitThenApply(t *testing.T) {
 	})
 }
 
-// A replica that restarts from a snapshot from before a Split refuses reads of sets until it has replayed the Split, because
-// its sets lack the members of other parts. A replica that receives such a snapshot gets the sets from before the Split, and
-// serves them.
+// A replica that restarts from a snapshot from before a Split refuses reads of sets until it has replayed the Split,
+// because its sets lack the members of other parts. A replica that receives such a snapshot gets the sets from before
+// the Split, and serves them.
 func TestReadsOfSetsBeforeAReplay(t *testing.T) {
 	a, b := &setsReplica{fs: vfs.NewMem()}, &setsReplica{fs: vfs.NewMem()}
 	for _, r := range []*setsReplica{a, b} {

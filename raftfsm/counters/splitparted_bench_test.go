@@ -16,10 +16,10 @@ import (
 	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
-// BenchmarkSplitParted parts a shard of 30 million rows in three, splits it, and has a child adopt its part. The rows are
-// packed or not, or on disk. As after a start, Apply of Split parts all rows in the case replayed. It reports how long Apply takes for
-// Split and Adopt, the time of all steps without rests, the longest step, and the memory of the heap during and after, as
-// a multiple of the memory before.
+// BenchmarkSplitParted parts a shard of 30 million rows in three, splits it, and has a child adopt its part. The rows
+// are packed or not, or on disk. As after a start, Apply of Split parts all rows in the case replayed. It reports how
+// long Apply takes for Split and Adopt, the time of all steps without rests, the longest step, and the memory of the
+// heap during and after, as a multiple of the memory before.
 func BenchmarkSplitParted(b *testing.B) {
 	for _, tc := range []struct {
 		name   string

@@ -161,14 +161,13 @@ func (c *Machine) Seal(start uint64, isOld func(first, last uint64) bool) (rows 
 	return rows, next, more, time.Since(began)
 }
 
-// Uses reports whether the rows include those of a generation.
-func (c *Machine) Uses(n cold.Name) bool {
+// Used returns the names of the generations on disk that the rows include.
+func (c *Machine) Used() map[cold.Name]bool {
+	used := map[cold.Name]bool{}
 	for _, g := range engine.OnDisk(c.Table()) {
-		if g.(*cold.Generation).Name() == n { // the only implementation on disk
-			return true
-		}
+		used[g.(*cold.Generation).Name()] = true // the only implementation on disk
 	}
-	return false
+	return used
 }
 
 // Shares reports whether some rows are in generations that other parts of a split shard have too. Watch may return their

@@ -16,10 +16,11 @@ import (
 )
 
 // Preparations prepares this node's replicas for the splits of their shards: see R2 of shard/GROWTH.md.
-// A replica that is ready has read all data on its disk that Split copies, has parted its rows, bodies and members, moves no rows between memory and disk, and has disk space for the copies of members and the first snapshots.
+// A replica that is ready has read all data on its disk that Split copies, and has parted its rows, bodies and members.
+// It moves no rows between memory and disk. It has disk space for the copies of members and the first snapshots.
 //
-// Each preparation reads in a goroutine, which ends with the data. Close waits for all of them. One of them parts rows, bodies
-// and members at a time, so that all together take half a core.
+// Each preparation reads in a goroutine, which ends with the data. Close waits for all of them. One of them parts rows,
+// bodies and members at a time, so that all together take half a core.
 type Preparations struct {
 	Space *SnapshotSpace
 
@@ -148,7 +149,7 @@ func (p *Preparations) beginLocked(attempt uint32, of *Parent, bytes uint64) err
 		if c := x.rows(); c != nil {
 			c.Pause() // may wait for a step of tiering
 		}
-		if x.err = readCold(m.Machine, of.Cold); x.err == nil {
+		if x.err = readCold(x.rows(), of.Cold); x.err == nil {
 			x.err = x.part(&p.stepping, of.By, of.Cold)
 		}
 		switch {
@@ -227,7 +228,8 @@ func (p *Preparations) Close() {
 	p.Wait()
 }
 
-// part parts the bodies, and reads those on disk, the rows in memory, and then the members. If the shard has split, nothing is left to do.
+// part parts the bodies, and reads those on disk, the rows in memory, and then the members. If the shard has split,
+// nothing is left to do.
 func (x *preparation) part(stepping *sync.Mutex, by raftfsm.Partition, rows *cold.Group) error {
 	err := x.partRows(stepping, by, rows)
 	if err == nil && x.machine.Route() == by.From {
@@ -312,13 +314,14 @@ func (x *preparation) rows() *counters.Machine {
 var errStored = errors.New("damaged cold rows of a stored snapshot are replaced by a new snapshot")
 
 // readCold reads the cold rows that only stored snapshots of a replica name. part reads those of the table, bodies and
-// members.
-func readCold(m raftfsm.Machine, rows *cold.Group) error {
-	if rows == nil {
+// members. Either may be nil.
+func readCold(c *counters.Machine, rows *cold.Group) error {
+	if c == nil || rows == nil {
 		return nil
 	}
+	pinned, used := rows.Pinned(), c.Used()
 	for _, name := range rows.Names() {
-		if !rows.Pins(name) || m.(*counters.Machine).Uses(name) { // only counters have rows on disk
+		if !pinned[name] || used[name] {
 			continue
 		}
 		err := rows.Scrub(name, func(int) error { return nil })
@@ -337,16 +340,10 @@ func readUsed(c *counters.Machine, rows *cold.Group) error {
 	if c == nil || rows == nil {
 		return nil
 	}
-	read := map[cold.Name]bool{} // several segments may have a generation
-	for _, g := range engine.OnDisk(c.Table()) {
-		name := g.(*cold.Generation).Name() // the only implementation on disk
-		if read[name] {
-			continue
-		}
+	for name := range c.Used() {
 		if err := rows.Scrub(name, func(int) error { return nil }); err != nil {
 			return fmt.Errorf("cannot read cold rows: %w", err)
 		}
-		read[name] = true
 	}
 	return nil
 }

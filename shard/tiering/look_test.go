@@ -76,7 +76,8 @@ func TestHeadroomWithoutBounds(t *testing.T) {
 	}
 }
 
-// Shares are folded only if the disk has room for all of them and is not full afterwards. Without a reserve it is never full.
+// Shares are folded only if the disk has room for all of them and is not full afterwards. Without a reserve it is never
+// full.
 func TestRoomForShares(t *testing.T) {
 	for _, c := range []struct {
 		reserve, shared uint64

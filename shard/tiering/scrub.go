@@ -167,8 +167,8 @@ func (s *Scrub) noteDamaged(l *Shard, name cold.Name, err error) {
 	if l.Damage.closing.Load() { // the replica is closing and may have released its rows
 		return
 	}
-	uses := l.FSM.Uses(name)
-	if !uses && !l.Replica.Cold().Pins(name) {
+	uses := l.FSM.Used()[name]
+	if !uses && !l.Replica.Cold().Pinned()[name] {
 		return
 	}
 	s.tell(func(s *ColdScrub) { s.Damaged++ })

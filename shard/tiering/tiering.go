@@ -216,8 +216,9 @@ func (t *Tiering) moveIdle(all []*Leaving) (due int) {
 	return due
 }
 
-// mayFold reports whether the disk has room for the rows that a shard shares. The generations that it shares go only once
-// no part of the split shard needs them, so a fold that begins on a nearly full disk could fill it, and the node would refuse writes.
+// mayFold reports whether the disk has room for the rows that a shard shares. The generations that it shares go only
+// once no part of the split shard needs them, so a fold that begins on a nearly full disk could fill it, and the node
+// would refuse writes.
 func (t *Tiering) mayFold(s *Shard) bool {
 	return t.cfg.Headroom.hasRoom(s.FSM.State().SharedBytes)
 }
