@@ -56,12 +56,7 @@ func TestSharesOfDividedSegmentsCount(t *testing.T) {
 		t.Fatal("the segment on disk was not divided")
 	}
 	g := begunParting(t, tab, byHash{3})
-	for more := true; more; {
-		var err error
-		if more, err = g.Step(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	partAll(t, g)
 	parts, err := Split(tab, g.by)
 	if err != nil {
 		t.Fatal(err)

@@ -16,15 +16,14 @@ const (
 	foldRowsMin   = 32
 )
 
-// Watch returns the segments that may be frozen, each as the first id of its range. A segment that
-// is not on disk is a candidate if isOld returns true for its range of ids. A segment on disk is a
-// candidate if it has enough changed rows in memory. Watch returns a candidate if it was not
-// written to since the previous call, or if it is on disk and has very many changed rows. If shares is set, each segment with a share of
-// a generation is a candidate, so that a table in the end shares none. The last
-// segment is never a candidate, because new ids come to it. Nor are segments of the parts of a
-// parted table. Watch marks all candidates. Before the
-// writer first changes a marked segment, it copies the segment, and the copy has no mark. due is
-// the number of rows in memory of all candidates, including those that were written to.
+// Watch returns the segments that may be frozen, each as the first id of its range. A segment that is not on disk is a
+// candidate if isOld returns true for its range of ids. A segment on disk is a candidate if it has enough changed rows
+// in memory. Watch returns a candidate if it was not written to since the previous call, or if it is on disk and has
+// very many changed rows. If shares is set, each segment with a share of a generation is a candidate, so that a table
+// in the end shares none. The last segment is never a candidate, because new ids come to it. Nor are segments of the
+// parts of a parted table. Watch marks all candidates. Before the writer first changes a marked segment, it copies the
+// segment, and the copy has no mark. due is the number of rows in memory of all candidates, including those that were
+// written to.
 func (t *Table) Watch(isOld func(first, last uint64) bool, shares bool) (idle []uint64, due int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -190,12 +189,11 @@ func (t *Table) successorLocked(f *frozen) (d *directory, i int, now *segment) {
 	return d, i, now
 }
 
-// replaceFrozen replaces a segment whose rows are now on disk or sealed by one segment for each
-// generation; so it does with several segments. If f has no generations, it melts the segment. In memory, the new segments have only
-// the rows written since the capture, and rows of zeros for rows deleted since. Readers see the new
-// segments only once all are complete. replaceFrozen returns false if successorLocked finds no
-// segment, or if more than rowsLimit rows were written. unneeded are parts that the caller must
-// release; some may be nil.
+// replaceFrozen replaces a segment whose rows are now on disk or sealed by one segment for each generation; so it does
+// with several segments. If f has no generations, it melts the segment. In memory, the new segments have only the rows
+// written since the capture, and rows of zeros for rows deleted since. Readers see the new segments only once all are
+// complete. replaceFrozen returns false if successorLocked finds no segment, or if more than rowsLimit rows were
+// written. unneeded are parts that the caller must release; some may be nil.
 func (t *Table) replaceFrozen(f *frozen, rowsLimit int) (unneeded []*coldPart, replaced bool) {
 	t.writing.Lock() // Apply must not lose rows that it brought into memory
 	defer t.writing.Unlock()
@@ -254,8 +252,8 @@ func (t *Table) replaceFrozen(f *frozen, rowsLimit int) (unneeded []*coldPart, r
 	return unneeded, true
 }
 
-// written returns the rows of a later state of the segment that differ in s. If zeros is set, it includes rows of
-// zeros: those that hide cold rows, and one for each row that was removed.
+// written returns the rows of a later state of the segment that differ in s. If zeros is set, it includes the rows of
+// zeros that hide cold rows, and a row of zeros for each row that was removed.
 func (s *segment) written(later *segment, zeros bool) *Page {
 	rows := s.changed(later, zeros)
 	if zeros {

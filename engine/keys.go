@@ -48,8 +48,8 @@ func (k *keys) check(ops []Op) {
 type Partition interface {
 	// Classes returns a class for each part. All ids of the part are in the class.
 	Classes() []Class
-	// Filters returns a Filter for each part. It selects the ids of the part among all ids, also among
-	// those that the parted table cannot have.
+	// Filters returns a Filter for each part. Of all ids, even ids that the parted table cannot have, it
+	// selects those of the part.
 	Filters() []Filter
 	// Of returns the index of an id's part.
 	Of(id uint64) int

@@ -122,10 +122,7 @@ func (s *Snapshot) appendUnits(units []coldUnit, c *coldPart) []coldUnit {
 // partsOfParts calls fn with all rows of the table's parts, as Parts does. It calls hot with pages of rows that are
 // only in memory, and with rows of zeros, which it should leave out.
 func (s *Snapshot) partsOfParts(hot func(*Page) error, fn func(*Part) error) error {
-	runs := make([]*run, len(s.parts))
-	for i, part := range s.parts {
-		runs[i] = &run{segs: part.segs, hiding: true}
-	}
+	runs := s.runs(true)
 	for _, u := range s.coldOfParts() {
 		if u.first > 0 {
 			if err := merge(runs, 0, u.first-1, 0, hot); err != nil {
@@ -153,13 +150,13 @@ func (p *Page) append(rows *Page) error {
 	return nil
 }
 
-// mergeParts calls fn with pages of all rows of the parts.
-func (s *Snapshot) mergeParts(fn func(*Page) error) error {
+// runs returns a run for each of the table's parts.
+func (s *Snapshot) runs(hiding bool) []*run {
 	runs := make([]*run, len(s.parts))
 	for i, part := range s.parts {
-		runs[i] = &run{segs: part.segs}
+		runs[i] = &run{segs: part.segs, hiding: hiding}
 	}
-	return merge(runs, 0, 1<<64-1, 0, fn)
+	return runs
 }
 
 // pageOfParts returns the rows of runs with ids from … last, and their first width counts.

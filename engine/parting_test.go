@@ -73,6 +73,16 @@ func begunParting(t rapid.TB, tab *Table, by Partition) *Parting {
 	return g
 }
 
+// partAll makes the steps that are left.
+func partAll(t rapid.TB, g *Parting) {
+	for more := true; more; {
+		var err error
+		if more, err = g.Step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // split parts a table to the end, splits it, and compares the parts with the model.
 func (m model) split(t rapid.TB, g *Parting) []*Table {
 	early, err := Split(g.table, g.by)
@@ -82,12 +92,7 @@ func (m model) split(t rapid.TB, g *Parting) []*Table {
 	for _, part := range early { // as after a split that failed
 		part.Close()
 	}
-	for more := true; more; {
-		var err error
-		if more, err = g.Step(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	partAll(t, g)
 	whole := g.table.Digest()
 	parts, err := Split(g.table, g.by)
 	if err != nil {
@@ -365,12 +370,7 @@ func TestFoldJoinsShares(t *testing.T) {
 	freeze(t, tab, disk, 100)
 	before := len(tab.cold())
 	g := begunParting(t, tab, byHash{4})
-	for more := true; more; {
-		var err error
-		if more, err = g.Step(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	partAll(t, g)
 	parts, err := Split(tab, g.by)
 	if err != nil {
 		t.Fatal(err)
@@ -502,7 +502,7 @@ func checkScans(rt *rapid.T, r *rand.Rand, tab *Table, m model) {
 	}
 }
 
-// One goroutine applies ops, each of which adds 1. Some rows are on disk. Concurrently another goroutine parts the
+// One goroutine applies ops. Each op adds 1. Some rows are on disk. Concurrently another goroutine parts the
 // table and seals its segments, and others read. The test holds these properties:
 //
 //  1. A reader never sees a count fall.
@@ -641,13 +641,7 @@ func TestCutsOfSplitParts(t *testing.T) {
 		return Op{ID: id, Kind: OpAdd, Cells: []Cell{{FloorMark, 0}, {0, -5}}}
 	}
 	tab.Apply([]Op{cut(0), cut(1), cut(2)}, 0, nil, nil)
-	for more := true; more; {
-		var err error
-		more, err = g.Step()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	partAll(t, g)
 	tab.Apply([]Op{{ID: 3, Kind: OpAdd, Cells: []Cell{{0, 1}}}, {ID: 4, Kind: OpAdd, Cells: []Cell{{0, 1}}}, {ID: 5, Kind: OpAdd, Cells: []Cell{{0, 1}}}}, 0, nil, nil)
 	parts, err := Split(tab, g.by)
 	if err != nil {

@@ -76,7 +76,7 @@ func (s *Snapshot) Digest() uint64 { return s.digest }
 // from disk. A page is valid only during the call. Pages stops at the first error of fn or of a read,
 // and returns it.
 func (s *Snapshot) Pages(fn func(*Page) error) error {
-	if err := s.mergeParts(fn); err != nil {
+	if err := merge(s.runs(false), 0, 1<<64-1, 0, fn); err != nil {
 		return err
 	}
 	var c collector
