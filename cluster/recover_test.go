@@ -403,7 +403,7 @@ func TestRecoverRefuses(t *testing.T) {
 
 // First voters that have not begun yet count in every majority, because they begin at the next start:
 //
-//  1. If a majority of a group's first voters is here, the group is left alone, whoever has a log.
+//  1. If a majority of a group's first voters is here, the group is left alone, even if some of them have no log.
 //  2. A recovery is refused if they are a majority beside the newest replica. They are none once
 //     their numbers were deleted. A log that was lost may come back, so it changes nothing.
 func TestRecoverFirstVotersWithoutLog(t *testing.T) {

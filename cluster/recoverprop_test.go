@@ -198,7 +198,7 @@ func (w *raftWorld) survivors(offline *replica.Offline, here []bool) *Survivors 
 // TestRecoverProperty plans the recovery of a group after random histories in which some nodes are
 // lost:
 //
-//  1. Only the chosen voter can be elected among the survivors, whoever votes for another one.
+//  1. Only the chosen voter can be elected among the survivors, even if others vote for another one.
 //  2. The only voter's log has each committed entry that one survivor had, and the survivors' terms
 //     are lower than that of its next entry.
 //  3. A group that is left alone has a survivor that can be elected, and each of these has all

@@ -10,9 +10,9 @@ import (
 // copiedBytesMax bounds the bodies that Split copies a second time, if the parts did not add up.
 const copiedBytesMax = 64 << 20
 
-// SplitBodies gives the bodies of a shard to its parts, which have the empty Bodies of to, and returns the Bodies that the parts have
-// now. It moves those that Machine.Part has left, and hands all over. If s adopts a part, it hands that over. If s has no
-// Partition, or names copies, it calls set with each body and the Bodies of its part.
+// SplitBodies gives the bodies of a shard to its parts, which have the empty Bodies of to, and returns the Bodies that
+// the parts have now. It moves those that Machine.Part has left, and hands all over. If s adopts a part, it hands that
+// over. If s has no Partition, or names copies, it calls set with each body and the Bodies of its part.
 func SplitBodies(s *Split, of *spill.Bodies, to []*spill.Bodies, set func(part *spill.Bodies, key uint64, body []byte)) ([]*spill.Bodies, error) {
 	if s.Adopts != nil {
 		took, err := of.HandOver(to[0])

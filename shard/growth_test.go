@@ -445,8 +445,8 @@ func TestParentMakesAPartAgain(t *testing.T) {
 	}
 }
 
-// A replica whose rows are parted in another way, and too many to be copied, is stuck at Split. The node opens it again, which
-// makes its tables whole.
+// A replica whose rows are parted in another way, and too many to be copied, is stuck at Split. The node opens it
+// again, which makes its tables whole.
 func TestSoleVoterIsNotStuckAtSplit(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), nil)

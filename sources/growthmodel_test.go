@@ -303,8 +303,8 @@ func TestSectionsOfAnotherLayout(t *testing.T) {
 	}
 }
 
-// splitAfterMessages returns a cluster whose shards have split once a node had applied all messages. The node has heard of no
-// split.
+// splitAfterMessages returns a cluster whose shards have split once a node had applied all messages. The node has heard
+// of no split.
 func splitAfterMessages(t *testing.T) (*sourceCluster, *sourceNode) {
 	c := newSourceCluster(t)
 	c.queue = slices.Repeat([]queued{{keyspace: "posts"}}, 4)

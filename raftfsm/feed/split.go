@@ -10,8 +10,9 @@ import (
 // oldest read.
 const stampMoved = 2
 
-// stampOf returns the stamp of a feed, or 0, from the stamp in its body. In memory, a stamp is an index of the shard's log plus
-// Origin. So Split changes no body: the Origin of a part that leaves the log is the highest stamp that the bodies may have then.
+// stampOf returns the stamp of a feed, or 0, from the stamp in its body. In memory, a stamp is an index of the shard's
+// log plus Origin. So Split changes no body: the Origin of a part that leaves the log is the highest stamp that the
+// bodies may have then.
 func stampOf(bodies *spill.Bodies, stamp uint64) uint64 {
 	switch {
 	case stamp > bodies.Origin:

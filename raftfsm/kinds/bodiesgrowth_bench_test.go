@@ -14,10 +14,10 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// BenchmarkSplitBodies parts a shard of a million outboxes or 200,000 feeds in three, splits it, and has a child adopt its part. The
-// bodies are in memory or on disk. As after a start, Apply of Split parts all of them in the case replayed. It reports how long Apply
-// takes for Split and Adopt, the time of all steps without rests, the longest step, and the heap and the disk during and
-// after, as a multiple of those before.
+// BenchmarkSplitBodies parts a shard of a million outboxes or 200,000 feeds in three, splits it, and has a child adopt
+// its part. The bodies are in memory or on disk. As after a start, Apply of Split parts all of them in the case
+// replayed. It reports how long Apply takes for Split and Adopt, the time of all steps without rests, the longest step,
+// and the heap and the disk during and after, as a multiple of those before.
 func BenchmarkSplitBodies(b *testing.B) {
 	for _, kind := range []codec.Kind{codec.KindCounters, codec.KindFeed} {
 		for _, tc := range []struct {

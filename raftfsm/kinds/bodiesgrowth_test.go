@@ -136,7 +136,8 @@ func TestBodiesHaveNoBound(t *testing.T) {
 	}
 }
 
-// If the parts do not add up, Split copies all bodies of the shard, although it has handed its pages over, and disposes of the first parts.
+// If the parts do not add up, Split copies all bodies of the shard, although it has handed its pages over, and disposes
+// of the first parts.
 func TestBodiesAreCopiedAfterASplit(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []codec.Kind{codec.KindFeed, codec.KindCounters} {

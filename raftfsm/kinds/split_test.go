@@ -675,7 +675,8 @@ func splitManyRows(t *testing.T, by raftfsm.Partition, parted int, tiers bool) {
 	w.check(t)
 }
 
-// If a split cannot read a body on disk, the shard stays unchanged, whether it parts the bodies or copies them. A board never splits.
+// If a split cannot read a body on disk, the shard stays unchanged, whether it parts the bodies or copies them. A board
+// never splits.
 func TestSplitThatFails(t *testing.T) {
 	t.Parallel()
 	for i, kind := range []codec.Kind{codec.KindCounters, codec.KindFeed, codec.KindBoard, codec.KindCounters, codec.KindFeed} {

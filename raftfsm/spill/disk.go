@@ -100,9 +100,9 @@ var ErrLost = errors.New("a record of this process is lost")
 // IsSpilled reports whether the body of a key is on disk.
 func (s *Shard) IsSpilled(key uint64) bool { return IsMark(s.Current().Peek(key)) }
 
-// Fetch returns the body of a key from memory or from disk, or nil for none, and the Bodies that have it. It waits for the disk
-// until ctx ends. Unless memory is short, the body returns to memory. cold.ErrDamaged means that the
-// body cannot be read.
+// Fetch returns the body of a key from memory or from disk, or nil for none, and the Bodies that have it. It waits for
+// the disk until ctx ends. Unless memory is short, the body returns to memory. cold.ErrDamaged means that the body
+// cannot be read.
 func (s *Shard) Fetch(ctx context.Context, key uint64) ([]byte, *Bodies, error) {
 	return s.fetch(ctx, key, !s.cfg.short())
 }

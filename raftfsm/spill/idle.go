@@ -271,9 +271,9 @@ func hashesOf(records []cold.Record) []uint64 {
 	return hashes
 }
 
-// removeGone removes the records of the keys in spilled.gone, which have no marks. The caller must
-// have locked spilled.turn, so that no key gets a mark meanwhile. It returns false if the round must end before all are removed. Then
-// no body may be written, because a record of its key might be removed later.
+// removeGone removes the records of the keys in spilled.gone, which have no marks. The caller must have locked
+// spilled.turn, so that no key gets a mark meanwhile. It returns false if the round must end before all are removed.
+// Then no body may be written, because a record of its key might be removed later.
 func (r *round) removeGone() (all bool, err error) {
 	for !all && err == nil {
 		r.pages.mu.Lock()

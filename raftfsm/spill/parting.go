@@ -25,7 +25,8 @@ type parted struct {
 	above  uint64
 	all    bool // all keys are in the tables of the parts
 	tables []*pageTable
-	// older is an earlier division by another Partition, which this one takes apart. It is nil once none of its keys is left.
+	// older is an earlier division by another Partition, which this one takes apart. It is nil once none of its keys is
+	// left.
 	older *parted
 }
 
@@ -41,8 +42,8 @@ func (q *parted) tableOf(key, hash uint64) *pageTable {
 	return nil
 }
 
-// tables returns the tables with the keys of p in the order of hashes: all hashes of the tables in one element are below those
-// in the next.
+// tables returns the tables with the keys of p in the order of hashes: all hashes of the tables in one element are
+// below those in the next.
 func (p *pageTable) tables() (all [][]*pageTable) {
 	for q := p.dir.Load().parted; q != nil; q = q.older {
 		all = append(all, q.tables)
@@ -63,7 +64,8 @@ func (p *pageTable) eachPage(visit func(*page)) {
 }
 
 const (
-	// A step moves pages of about stepBytes, or stepKeys keys, or reads stepReadBytes from disk. It takes a few milliseconds.
+	// A step moves pages of about stepBytes, or stepKeys keys, or reads stepReadBytes from disk. It takes a few
+	// milliseconds.
 	stepBytes     = 64 << 10
 	stepKeys      = 1000
 	stepReadBytes = 1 << 20
@@ -120,8 +122,8 @@ func (b *Bodies) hasEndedLocked() bool {
 	return len(b.heirs) > 0 || b.out != nil && b.out.closed.Load()
 }
 
-// hasEnded reports whether other Bodies have the pages now, or Dispose was called. While the caller holds spilled.turn, no other
-// Bodies take the pages.
+// hasEnded reports whether other Bodies have the pages now, or Dispose was called. While the caller holds spilled.turn,
+// no other Bodies take the pages.
 func (b *Bodies) hasEnded() bool {
 	b.pages.mu.Lock()
 	defer b.pages.mu.Unlock()
@@ -144,7 +146,8 @@ func (b *Bodies) beginParting(by engine.Partition) (*parted, error) {
 	}
 }
 
-// publishParting shows new tables of parts, which nobody has seen, or none. It returns false if Clear has removed the division on which they build.
+// publishParting shows new tables of parts, which nobody has seen, or none. It returns false if Clear has removed the
+// division on which they build.
 func (b *Bodies) publishParting(q *parted, tables []*pageTable) (ok bool, err error) {
 	p := b.pages
 	p.mu.Lock()
@@ -240,7 +243,8 @@ func (s *step) read(bytesMax, keysMax int) (err error) {
 	for first := s.q.above; ; first = s.last + 1 {
 		s.last = first
 		for _, t := range s.tables {
-			// Where the largest page ends, no other page continues: the range of a page has 2^n hashes, and begins at a multiple of 2^n.
+			// Where the largest page ends, no other page continues: the range of a page has 2^n hashes, and begins at a
+			// multiple of 2^n.
 			s.last = max(s.last, min(end, t.page(first).end(first)))
 		}
 		for i, t := range s.tables {
@@ -320,8 +324,8 @@ func (s *step) moveLocked() (more bool) {
 	return s.last < math.MaxUint64
 }
 
-// publishLocked moves the frontier, and then releases the pages whose keys have moved. So whoever still finds a page has a page as
-// it was before the step, and whoever finds none sees the new frontier.
+// publishLocked moves the frontier, and then releases the pages whose keys have moved. So whoever still finds a page
+// has a page as it was before the step, and whoever finds none sees the new frontier.
 func (s *step) publishLocked() {
 	next, d := *s.q, s.pages.dir.Load()
 	next.all, next.above = s.last == math.MaxUint64, s.last+1
@@ -347,8 +351,8 @@ func (s *step) publishLocked() {
 	}
 }
 
-// append adds keys to the table of a part. Their hashes are above those of its keys. The sizes of the table that is divided stay, but
-// for the memory of pages.
+// append adds keys to the table of a part. Their hashes are above those of its keys. The sizes of the table that is
+// divided stay, but for the memory of pages.
 func (p *pageTable) append(keys []moved) {
 	for i := range keys {
 		if IsMark(keys[i].body) {
@@ -374,7 +378,8 @@ func (p *pageTable) append(keys []moved) {
 	}
 }
 
-// placeAll makes the pages of all keys whose hashes begin with the first sharedBits of hash, as place would. It copies each body once.
+// placeAll makes the pages of all keys whose hashes begin with the first sharedBits of hash, as place would. It copies
+// each body once.
 func (p *pageTable) placeAll(hash uint64, sharedBits uint8, keys []moved) {
 	bytes := pageBytes + headBytes*len(keys) + wire.RicePadding
 	for i := range keys {
@@ -403,9 +408,9 @@ func (p *pageTable) placeAll(hash uint64, sharedBits uint8, keys []moved) {
 	p.placeAll(high, sharedBits+1, keys[n:])
 }
 
-// Split gives each shard of to the bodies of its part, and returns these as Bodies of that shard, not shown yet. to has empty
-// Bodies, which it disposes of. Split moves the bodies that Part has left, and copies none. Only the writer may call it. Afterwards b
-// still has all bodies, but nobody must write to it.
+// Split gives each shard of to the bodies of its part, and returns these as Bodies of that shard, not shown yet. to has
+// empty Bodies, which it disposes of. Split moves the bodies that Part has left, and copies none. Only the writer may
+// call it. Afterwards b still has all bodies, but nobody must write to it.
 func (b *Bodies) Split(by engine.Partition, to []*Bodies) ([]*Bodies, error) {
 	b.shard.pauses.Add(1) // a running Spill ends soon
 	defer b.shard.pauses.Add(-1)
@@ -441,9 +446,9 @@ func (b *Bodies) Split(by engine.Partition, to []*Bodies) ([]*Bodies, error) {
 	return parts, nil
 }
 
-// HandOver returns all bodies as Bodies of the shard of to, not shown yet. It takes the same time for any number of bodies. to has
-// no bodies, and HandOver disposes of it. Afterwards nobody must write to b. If the caller disposes of the result before Show, it may call HandOver again. HandOver returns ErrEnded if b is
-// disposed of.
+// HandOver returns all bodies as Bodies of the shard of to, not shown yet. It takes the same time for any number of
+// bodies. to has no bodies, and HandOver disposes of it. Afterwards nobody must write to b. If the caller disposes of
+// the result before Show, it may call HandOver again. HandOver returns ErrEnded if b is disposed of.
 func (b *Bodies) HandOver(to *Bodies) (*Bodies, error) {
 	defer b.lock()()
 	out, err := b.shareLocked()

@@ -210,9 +210,9 @@ func (w *partingWorld) enumerate(v capturedNaive) {
 	}
 }
 
-// Bodies that are parted, in any steps and by several Partitions, are those of a naive map, in memory and on disk, and so are those
-// of their parts after a split, and after a second one. A view shows each body once, as of its moment. The sizes are exact. Once all
-// shards are closed, in any order, no record is left.
+// Bodies that are parted, in any steps and by several Partitions, are those of a naive map, in memory and on disk, and
+// so are those of their parts after a split, and after a second one. A view shows each body once, as of its moment. The
+// sizes are exact. Once all shards are closed, in any order, no record is left.
 func TestPartedBodiesEqualANaiveMap(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -473,7 +473,8 @@ func TestReadersOfASplitShard(t *testing.T) {
 	w.end()
 }
 
-// A step waits for a round that moves bodies to disk. Otherwise the round would look for its bodies in pages that have moved.
+// A step waits for a round that moves bodies to disk. Otherwise the round would look for its bodies in pages that have
+// moved.
 func TestStepWaitsForARound(t *testing.T) {
 	t.Parallel()
 	s, stepped := newTestShard(t), make(chan error)
@@ -775,8 +776,8 @@ func (p *askedPartition) Classes() []engine.Class {
 	return p.testPartition.Classes()
 }
 
-// A parting makes the tables of the parts, as large as the directory, while the writer goes on. The writer may even remove the
-// bodies on whose division the parting builds.
+// A parting makes the tables of the parts, as large as the directory, while the writer goes on. The writer may even
+// remove the bodies on whose division the parting builds.
 func TestPartingBeginsBesideTheWriter(t *testing.T) {
 	t.Parallel()
 	w := newPartingWorld(t, false)

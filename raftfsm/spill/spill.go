@@ -69,7 +69,8 @@ type Config struct {
 	BytesMin int
 	// Summarise, if not nil, appends a summary of a body to its mark.
 	Summarise func(mark, body []byte) []byte
-	// Digest, if not nil, returns what the body of a key adds to the digest of the shard. Several goroutines may call it at the same time.
+	// Digest, if not nil, returns what the body of a key adds to the digest of the shard. Several goroutines may call
+	// it at the same time.
 	Digest func(key uint64, body []byte) uint64
 }
 
@@ -147,8 +148,8 @@ type Bodies struct {
 	shard *Shard
 	pages *pageTable
 	out   *spilled // the bodies on disk; nil if they never leave memory
-	// Origin is a number that the owner chooses before Show. Parts of a split have that of the undivided shard until the owner
-	// changes it.
+	// Origin is a number that the owner chooses before Show. Parts of a split have that of the undivided shard until
+	// the owner changes it.
 	Origin uint64
 
 	stepping sync.Mutex  // held for a step of Part; lock it before spilled.turn
@@ -191,8 +192,9 @@ func (b *Bodies) Stats() Stats {
 // excludes the writer.
 func (b *Bodies) Digest() uint64 { return b.pages.digest }
 
-// Set copies body and makes it the body of a key; nil removes the key. It adds digest to Digest: the digest of the body, less
-// that of the previous one. Only the writer may call Set, either between LockReturned and Unlock, or before Show.
+// Set copies body and makes it the body of a key; nil removes the key. It adds digest to Digest: the digest of the
+// body, less that of the previous one. Only the writer may call Set, either between LockReturned and Unlock, or before
+// Show.
 func (b *Bodies) Set(key uint64, body []byte, digest uint64) {
 	b.pages.set(key, body, digest, b.shard.clock.Load())
 }
@@ -224,9 +226,9 @@ func (b *Bodies) marksLocked() (hashes []uint64) {
 	return hashes
 }
 
-// Dispose stops the moves of bodies to disk, and releases the records. If nobody else uses them, they are removed, and a later
-// read of a body on disk fails. Else a round of another user removes those of b, unless b was never shown, or an heir was: then they
-// are those of other Bodies too.
+// Dispose stops the moves of bodies to disk, and releases the records. If nobody else uses them, they are removed, and
+// a later read of a body on disk fails. Else a round of another user removes those of b, unless b was never shown, or
+// an heir was: then they are those of other Bodies too.
 func (b *Bodies) Dispose() {
 	b.shard.newest.CompareAndSwap(b, b.shard.current.Load())
 	if b.out == nil {
