@@ -27,6 +27,8 @@ func (t *Tiering) Metrics() []prometheus.Collector {
 			sum(func(s engine.Stats) uint64 { return s.ColdRows })),
 		Gauge("countd_cold_bytes", "Bytes of the packed rows on disk.",
 			sum(func(s engine.Stats) uint64 { return s.ColdBytes })),
+		Gauge("countd_cold_shared_bytes", "The part of countd_cold_bytes in files that the parts of a split shard share until each has written its rows again.",
+			sum(func(s engine.Stats) uint64 { return s.SharedBytes })),
 		Counter("countd_sealed_total", "Rows packed in memory by the check that runs each minute; a row counts each time that it is packed.", t.Sealed.Load),
 		Gauge("countd_cold_due_rows", "Rows that should move to disk, as of the last check, one a minute. Rows wait while their neighbours are written to.",
 			t.due.Load),
