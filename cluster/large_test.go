@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/shard/leadership"
 )
 
@@ -52,7 +52,7 @@ func (v *largeCluster) apply(t testing.TB, command *catalog.Command) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if result := v.catalog.Apply(codectest.Next(v.catalog, entry)).(*catalog.Result); result.Refused != "" {
+	if result := v.catalog.Apply(rafttest.Next(v.catalog, entry)).(*catalog.Result); result.Refused != "" {
 		t.Fatal(result.Refused)
 	}
 	v.Catalog = v.catalog.View()
@@ -104,7 +104,7 @@ func BenchmarkLargeCluster(b *testing.B) {
 			run("snapshot", func(b *testing.B) {
 				bytes := 0
 				for b.Loop() {
-					bytes = len(codectest.Persisted(b, v.catalog))
+					bytes = len(rafttest.Persisted(b, v.catalog))
 				}
 				b.ReportMetric(float64(bytes), "B/snapshot")
 			})

@@ -7,8 +7,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
 // Each key goes to the part that has the key's id by the route after the split, and is of the class of
@@ -90,7 +90,7 @@ func TestGrowthEntries(t *testing.T) {
 		}
 		all = append(all, entry...)
 	}
-	codectest.Golden(t, "growth.bin", all)
+	rafttest.Golden(t, "growth.bin", all)
 }
 
 func FuzzParseGrowth(f *testing.F) {

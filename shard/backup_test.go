@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/internal/scarce"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard/errs"
@@ -196,7 +196,7 @@ func TestRestoreRefuses(t *testing.T) {
 		"nothing":               {users, nil, ErrBadSnapshot},
 		"half a stream":         {users, whole[:len(whole)/2], ErrBadSnapshot},
 		"more columns":          {users, whole, ErrBadSnapshot}, // users has three
-		"a later route":         {users, codectest.Persisted(t, later), ErrBadSnapshot},
+		"a later route":         {users, rafttest.Persisted(t, later), ErrBadSnapshot},
 		"a shard that has rows": {ks.FirstGroup + 1, whole, ErrNotEmpty},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/kinds"
@@ -282,7 +282,7 @@ func TestColdRowsOfANode(t *testing.T) {
 	}
 	checkCold(t, n, n.Keyspace("posts"), 2)
 	g, _ := n.router.groupsOf(n.Keyspace("posts"))
-	if err := codectest.CheckTable(g[0].replica.Load().fsm.Machine.(*counters.Machine).Table()); err != nil {
+	if err := rafttest.CheckTable(g[0].replica.Load().fsm.Machine.(*counters.Machine).Table()); err != nil {
 		t.Error(err)
 	}
 }
@@ -401,7 +401,7 @@ func TestNewReplicaIsSentColdRows(t *testing.T) {
 	if got.Digest != want.Digest || got.Rows != want.Rows || got.ColdRows < coldTestRows/3 {
 		t.Errorf("the new replica has %+v, want %+v", got, want)
 	}
-	if err := codectest.CheckTable(there().fsm.Machine.(*counters.Machine).Table()); err != nil {
+	if err := rafttest.CheckTable(there().fsm.Machine.(*counters.Machine).Table()); err != nil {
 		t.Error(err)
 	}
 	carried := there().group.Snapshots().NewestBytes()

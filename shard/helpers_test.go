@@ -5,14 +5,14 @@ import (
 	"testing"
 
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm/counters"
-	"github.com/countd/countd/shard/shardtest"
 	"github.com/countd/countd/shard/storage"
 )
 
 const eventuallyMax = must.BecomeMax
 
-type callNodes = shardtest.Nodes
+type callNodes = rafttest.Nodes
 
 var (
 	mustDo, eventually            = must.Do, must.Become

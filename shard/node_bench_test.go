@@ -13,10 +13,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/rows"
-	"github.com/countd/countd/shard/shardtest"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -58,7 +58,7 @@ func benchWrites(b *testing.B, n *Node, callers, ops int, id string) {
 		b.Fatal(err)
 	}
 	left.Store(int64(b.N))
-	cpu := shardtest.CPUTime(b)
+	cpu := rafttest.CPUTime(b)
 	b.ResetTimer()
 	b.ReportAllocs()
 	done := make(chan error, callers)
@@ -71,7 +71,7 @@ func benchWrites(b *testing.B, n *Node, callers, ops int, id string) {
 		}
 	}
 	b.ReportMetric(float64(b.N*ops)/b.Elapsed().Seconds(), "ops/s")
-	b.ReportMetric(float64(shardtest.CPUTime(b)-cpu)/float64(b.N), "cpu-ns/op")
+	b.ReportMetric(float64(rafttest.CPUTime(b)-cpu)/float64(b.N), "cpu-ns/op")
 }
 
 func benchNode(b *testing.B, shards int, store storage.LogStore) *Node {

@@ -19,8 +19,8 @@ import (
 
 	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/rows"
@@ -80,7 +80,7 @@ func mustStop(t *testing.T, n *Node) {
 				if table == nil {
 					continue
 				}
-				if err := codectest.CheckTable(table); err != nil {
+				if err := rafttest.CheckTable(table); err != nil {
 					t.Errorf("group %d: %v", g.number, err)
 				}
 			}

@@ -15,9 +15,9 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/spill"
@@ -111,7 +111,7 @@ func TestPreparation(t *testing.T) {
 	if rows, bodies := leaveMemory(t, m); rows+bodies > 0 {
 		t.Errorf("%d rows and %d bodies leave memory in the second attempt", rows, bodies)
 	}
-	mustDo(t, codectest.Restore(m, codectest.Persisted(t, m)))
+	mustDo(t, rafttest.Restore(m, rafttest.Persisted(t, m)))
 	if err := p.Prepare(4, parent); !errors.Is(err, tiering.ErrPreparing) {
 		t.Errorf("with another snapshot: %v", err)
 	}
@@ -130,7 +130,7 @@ func TestPreparation(t *testing.T) {
 	if rows, bodies := leaveMemory(t, m); rows > 0 || bodies != 1 {
 		t.Errorf("%d parted rows and %d bodies leave memory", rows, bodies)
 	}
-	mustDo(t, codectest.Restore(m, codectest.Persisted(t, m)))
+	mustDo(t, rafttest.Restore(m, rafttest.Persisted(t, m)))
 	if rows, bodies := leaveMemory(t, m); rows == 0 || bodies != 1 {
 		t.Errorf("%d rows and %d bodies leave memory", rows, bodies)
 	}
@@ -285,7 +285,7 @@ func TestPreparationOfManyRows(t *testing.T) {
 	}
 	p.End(1)
 	p.Wait()
-	mustDo(t, codectest.Restore(m, codectest.Persisted(t, m)))
+	mustDo(t, rafttest.Restore(m, rafttest.Persisted(t, m)))
 	if rows, _ := leaveMemory(t, m); rows == 0 {
 		t.Error("no row is on disk")
 	}
@@ -337,11 +337,11 @@ func TestPreparationReadsRowsThatSplitCopies(t *testing.T) {
 	written := openColdStore(t, dir)
 	_, m := preparedIn(t, written)
 	leaveMemory(t, m)
-	snapshot := codectest.Persisted(t, m)
+	snapshot := rafttest.Persisted(t, m)
 	m.Close()
 	store := damaged(t, dir, written)
 	parent, m := preparedIn(t, store)
-	mustDo(t, codectest.Restore(m, snapshot))
+	mustDo(t, rafttest.Restore(m, snapshot))
 	another := parent.By
 	another.Parts = 3
 	_, err := engine.NewParting(m.Table(), another)
@@ -362,7 +362,7 @@ func TestPreparationReplacesADamagedSnapshot(t *testing.T) {
 	written := openColdStore(t, dir)
 	_, m := preparedIn(t, written)
 	leaveMemory(t, m)
-	codectest.Persisted(t, m) // a stored snapshot names the cold rows
+	rafttest.Persisted(t, m) // a stored snapshot names the cold rows
 	m.Close()
 	store := damaged(t, dir, written)
 	parent, _ := preparedIn(t, store)
@@ -438,7 +438,7 @@ func TestPreparationOfMembers(t *testing.T) {
 			counters.Ops{engine.Join(member%10, 0, member)}.AppendTo(&w, member%10, 0)
 		}
 		entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 2), time.Now(), dedup.Limits{KeyHorizon: time.Hour, KeysMax: 50, ProducerIdle: time.Hour, ProducersMax: 5})
-		if r, ok := m.Apply(codectest.Next(m, codec.AppendChecksum(append(entry, w.Section()...)))).(*raftfsm.Result); !ok {
+		if r, ok := m.Apply(rafttest.Next(m, codec.AppendChecksum(append(entry, w.Section()...)))).(*raftfsm.Result); !ok {
 			t.Fatal(r, m.Stuck())
 		}
 	}

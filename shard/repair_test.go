@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard/errs"
@@ -146,7 +146,7 @@ func mustRepairShard(t *testing.T, all []*coldMember, m *coldMember, shard int, 
 	if got := m.replicaOf(shard).fsm.State(); got.ColdRows < got.Rows/5 {
 		t.Errorf("%d of %d rows are cold", got.ColdRows, got.Rows)
 	}
-	mustDo(t, codectest.CheckTable(m.replicaOf(shard).fsm.Machine.(*counters.Machine).Table()))
+	mustDo(t, rafttest.CheckTable(m.replicaOf(shard).fsm.Machine.(*counters.Machine).Table()))
 }
 
 // A bit flips in a block on one of three nodes: every read is answered correctly, the replica is

@@ -14,10 +14,10 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard/errs"
@@ -260,7 +260,7 @@ func (w *growingKeyspace) split(s int) {
 // apply applies an entry with one section of a call to a group.
 func (w *growingKeyspace) apply(g *shardReplica, entry []byte, call *growingCall) *raftfsm.Result {
 	m := w.machines[g.number]
-	result := m.Apply(codectest.Next(m, slices.Clone(entry))).(*raftfsm.Result)
+	result := m.Apply(rafttest.Next(m, slices.Clone(entry))).(*raftfsm.Result)
 	if result.Outcome(0) != dedup.Applied || w.unchecked {
 		return result
 	}

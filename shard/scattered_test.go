@@ -6,9 +6,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/kinds"
 )
@@ -33,8 +33,8 @@ func scatter(t *testing.T, n *Node, groups map[string][]uint32) {
 	}
 	body, err := json.Marshal(&v)
 	mustDo(t, err)
-	part := codectest.Part{Kind: codec.StreamCatalog, Payload: body}
-	mustDo(t, codectest.Restore(n.catalog, codectest.StreamOf(codec.KindCatalog, v.Applied, []codectest.Part{part}, uint64(len(v.Keyspaces)), v.Digest())))
+	part := rafttest.Part{Kind: codec.StreamCatalog, Payload: body}
+	mustDo(t, rafttest.Restore(n.catalog, rafttest.StreamOf(codec.KindCatalog, v.Applied, []rafttest.Part{part}, uint64(len(v.Keyspaces)), v.Digest())))
 }
 
 // Keyspaces whose groups do not have consecutive numbers are written, read, backed up and dropped

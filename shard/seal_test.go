@@ -10,7 +10,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/shard/tiering"
 )
@@ -51,7 +51,7 @@ func TestRowsAreSealed(t *testing.T) {
 			t.Errorf("a scan gives %d rows", rows)
 		}
 		g, _ := n.router.groupsOf(n.Keyspace("posts"))
-		if err := codectest.CheckTable(g[0].replica.Load().fsm.Machine.(*counters.Machine).Table()); err != nil {
+		if err := rafttest.CheckTable(g[0].replica.Load().fsm.Machine.(*counters.Machine).Table()); err != nil {
 			t.Error(err)
 		}
 	}

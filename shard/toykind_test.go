@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/kinds"
 )
@@ -201,10 +201,10 @@ func TestToyKind(t *testing.T) {
 			continue
 		}
 		mustDo(t, r.group.Snapshotter().Take())
-		stream := codectest.Persisted(t, r.fsm.Machine)
+		stream := rafttest.Persisted(t, r.fsm.Machine)
 		again := kinds.All.New(codec.KindTest, raftfsm.Places{})
 		again.SetRoute(g.first)
-		mustDo(t, codectest.Restore(again, stream))
+		mustDo(t, rafttest.Restore(again, stream))
 		if a, b := fmt.Sprint(again.State()), fmt.Sprint(r.fsm.State()); a != b {
 			t.Errorf("restored %s, want %s", a, b)
 		}

@@ -17,10 +17,10 @@ import (
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/kinds"
@@ -83,7 +83,7 @@ func (c *sourceCluster) command(command *catalog.Command) *catalog.Result {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	r := c.catalog.Apply(codectest.Next(c.catalog, entry)).(*catalog.Result)
+	r := c.catalog.Apply(rafttest.Next(c.catalog, entry)).(*catalog.Result)
 	view := c.catalog.View()
 	c.views = append(c.views, view)
 	for _, k := range view.Keyspaces {
@@ -136,8 +136,8 @@ func (c *sourceCluster) reverse(name string) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	stream := codectest.StreamOf(codec.KindCatalog, v.Applied, []codectest.Part{{Kind: codec.StreamCatalog, Payload: body}}, uint64(len(v.Keyspaces)), v.Digest())
-	if err := codectest.Restore(c.catalog, stream); err != nil {
+	stream := rafttest.StreamOf(codec.KindCatalog, v.Applied, []rafttest.Part{{Kind: codec.StreamCatalog, Payload: body}}, uint64(len(v.Keyspaces)), v.Digest())
+	if err := rafttest.Restore(c.catalog, stream); err != nil {
 		c.t.Fatal(err)
 	}
 	c.views[len(c.views)-1] = c.catalog.View()
@@ -299,7 +299,7 @@ func (c *sourceCluster) applyAs(group uint32, of codec.Route, id dedup.RequestID
 	for i := range ops {
 		counters.Ops(ops).AppendTo(&w, ops[i].ID, i)
 	}
-	r := m.Apply(codectest.Next(m, codec.AppendChecksum(append(entry, w.Section()...)))).(*raftfsm.Result)
+	r := m.Apply(rafttest.Next(m, codec.AppendChecksum(append(entry, w.Section()...)))).(*raftfsm.Result)
 	at, _ := r.Position(0)
 	return shard.Answer{Outcome: r.Outcome(0), At: at}
 }
@@ -427,7 +427,7 @@ func (c *sourceCluster) contents(group uint32, snapshot []byte) (all map[uint64]
 
 func (c *sourceCluster) restoreRows(group uint32) {
 	var ops []engine.Op
-	was, _ := c.contents(group, codectest.Persisted(c.t, c.shards[group]))
+	was, _ := c.contents(group, rafttest.Persisted(c.t, c.shards[group]))
 	for key := range was {
 		ops = append(ops, engine.Op{ID: key, Kind: engine.OpDelete})
 	}
@@ -684,7 +684,7 @@ func TestRestoredWhileIdle(t *testing.T) {
 	}
 	k := c.catalog.View().Keyspaces["posts"]
 	for _, g := range k.Groups {
-		c.backups[g] = codectest.Persisted(t, c.shards[g])
+		c.backups[g] = rafttest.Persisted(t, c.shards[g])
 	}
 	c.readAll(n)
 	for g := range c.backups {
@@ -1038,7 +1038,7 @@ func runSourcesModel(t *rapid.T, c *sourceCluster) {
 			}
 			m := kinds.All.New(kind, raftfsm.Places{})
 			m.SetRoute(c.shards[g].Route())
-			if err := codectest.Restore(m, codectest.Persisted(t, c.shards[g])); err != nil {
+			if err := rafttest.Restore(m, rafttest.Persisted(t, c.shards[g])); err != nil {
 				t.Fatal(err)
 			}
 			c.shards[g] = m
@@ -1049,7 +1049,7 @@ func runSourcesModel(t *rapid.T, c *sourceCluster) {
 		},
 		"backup": func(*rapid.T) {
 			if g := group(); c.restores[g] == 0 && !c.unborn[g] {
-				c.backups[g] = codectest.Persisted(t, c.shards[g])
+				c.backups[g] = rafttest.Persisted(t, c.shards[g])
 			}
 		},
 		"restore": func(*rapid.T) {

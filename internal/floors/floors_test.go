@@ -469,14 +469,14 @@ const rule = `
 		sources
 	# What every test demands; calls, cables and authorities of tests.
 	internal/must: internal/pki
-	shard/shardtest:
-		internal/must
-		shard/rpc
 	internal/floors:
 	cmd/countd/e2e: internal/program
-	raftfsm/codec/codectest:
+	# State machines and replicas of tests.
+	internal/rafttest:
 		engine
+		internal/must
 		raftfsm/codec
+		shard/rpc
 	api/apitest:
 		auth
 		engine
@@ -518,13 +518,12 @@ const rule = `
 		internal/nodetest
 		internal/pki
 		internal/proctest
-		raftfsm/codec/codectest
-		shard/shardtest
+		internal/rafttest
 		source/brokertest
 		source/sink/sinktest
 
 	# Modules that only their floor may know of. A test of whole nodes forges a log. A recovery reads configurations.
-	only cluster raftfsm raftfsm/unread raftfsm/counters raftfsm/feed raftfsm/kinds raftfsm/catalog raftfsm/codec/codectest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
+	only cluster raftfsm raftfsm/unread raftfsm/counters raftfsm/feed raftfsm/kinds raftfsm/catalog internal/rafttest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
 	only shard/storage cmd/countd/e2e: go.etcd.io/bbolt
 	only engine/cold engine/members internal/scarce raftfsm/counters raftfsm/feed raftfsm/kinds raftfsm/spill shard/raftstore shard/storage: github.com/cockroachdb/pebble/v2/... github.com/maypok86/otter/v2/...
 	only cluster: github.com/hashicorp/memberlist

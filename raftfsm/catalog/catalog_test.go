@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/engine"
 	"pgregory.net/rapid"
 
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
 // aNode is a node of a catalog; its name is its key up to the first dot.
@@ -49,7 +49,7 @@ func applyCommand(t rapid.TB, c *Catalog, command *Command) *Result {
 	if err != nil {
 		t.Fatal(err)
 	}
-	result := c.Apply(codectest.Next(c, entry)).(*Result)
+	result := c.Apply(rafttest.Next(c, entry)).(*Result)
 	if err := c.View().check(); err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestCatalogRefusesWhatIsNoCommand(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := New()
-			if err := codectest.ApplyError(c, codectest.Command(1, entry)); err == nil || !errors.Is(err, codec.ErrEntry) {
+			if err := rafttest.ApplyError(c, rafttest.Command(1, entry)); err == nil || !errors.Is(err, codec.ErrEntry) {
 				t.Errorf("panicked with %v", err)
 			}
 			if c.Applied() != 0 || len(c.Keyspaces()) != 0 {

@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
 func drop(keyspace string, first uint32) *Command {
@@ -214,7 +214,7 @@ func TestDropsOfAnyOrder(t *testing.T) {
 			}
 		}
 		c := New()
-		if err := codectest.Restore(c, codectest.StreamOf(codec.KindCatalog, 1, []codectest.Part{{Kind: codec.StreamCatalog, Payload: v.encoded()}}, uint64(len(v.Keyspaces)), v.Digest())); err != nil {
+		if err := rafttest.Restore(c, rafttest.StreamOf(codec.KindCatalog, 1, []rafttest.Part{{Kind: codec.StreamCatalog, Payload: v.encoded()}}, uint64(len(v.Keyspaces)), v.Digest())); err != nil {
 			t.Fatal(err)
 		}
 		if string(c.View().encoded()) != string(v.encoded()) {
@@ -231,6 +231,6 @@ func TestDropEntryBytesAreGolden(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		codectest.Golden(t, "entry-catalog-"+name+".bin", entry)
+		rafttest.Golden(t, "entry-catalog-"+name+".bin", entry)
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/client/column"
-	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/internal/rafttest"
 )
 
 func TestFloorsOfKeyspaces(t *testing.T) {
@@ -33,9 +33,9 @@ func TestFloorsOfKeyspaces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	codectest.Golden(t, "entry-catalog-floors.bin", entry)
+	rafttest.Golden(t, "entry-catalog-floors.bin", entry)
 	was := c.View()
-	mustHave(c.Apply(codectest.Command(9, entry)).(*Result), map[string]int64{"share": 0, "view": 5})
+	mustHave(c.Apply(rafttest.Command(9, entry)).(*Result), map[string]int64{"share": 0, "view": 5})
 	if _, had := was.Keyspaces["posts"].Floors["like"]; !had || len(was.Keyspaces["posts"].Floors) != 1 {
 		t.Errorf("the view before has %v now", was.Keyspaces["posts"].Floors)
 	}
@@ -43,7 +43,7 @@ func TestFloorsOfKeyspaces(t *testing.T) {
 		t.Errorf("a floor of a column that is not there: %+v", got)
 	}
 	again := New()
-	if err := codectest.Restore(again, codectest.Persisted(t, c)); err != nil || !sameView(again.View(), c.View()) {
+	if err := rafttest.Restore(again, rafttest.Persisted(t, c)); err != nil || !sameView(again.View(), c.View()) {
 		t.Errorf("restored %+v: %v", again.View(), err)
 	}
 	none := setFloors([]string{"like"}, map[string]*int64{"view": nil, "share": nil})

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
 func grow(keyspace string, first uint32, from, to int) *Command {
@@ -71,13 +71,13 @@ func TestGrowthBytesAreGolden(t *testing.T) {
 		}
 		switch step.name {
 		case "grow", "commit-split", "abandon-split", "child-begun-other", "mark-exec":
-			codectest.Golden(t, "entry-catalog-"+strings.TrimSuffix(step.name, "-other")+".bin", entry)
+			rafttest.Golden(t, "entry-catalog-"+strings.TrimSuffix(step.name, "-other")+".bin", entry)
 		}
 	}
-	snapshot := codectest.Persisted(t, c)
-	codectest.Golden(t, "snapshot-catalog-growing.bin", snapshot)
+	snapshot := rafttest.Persisted(t, c)
+	rafttest.Golden(t, "snapshot-catalog-growing.bin", snapshot)
 	r := New()
-	if err := codectest.Restore(r, snapshot); err != nil || !sameView(r.View(), c.View()) {
+	if err := rafttest.Restore(r, snapshot); err != nil || !sameView(r.View(), c.View()) {
 		t.Errorf("restored %+v, want %+v: %v", r.View(), c.View(), err)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
 // growthWorld is a catalog to which many nodes propose random commands. Each proposer reads some
@@ -249,13 +249,13 @@ func (w *growthWorld) deliver(m growthMsg) *Result {
 func (w *growthWorld) restore() {
 	c, r := New(), New()
 	c.view.Store(w.v)
-	sink := &codectest.Sink{}
+	sink := &rafttest.Sink{}
 	snapshot, err := c.Snapshot()
 	if err == nil {
 		err = snapshot.Persist(sink)
 	}
 	if err == nil {
-		err = codectest.Restore(r, sink.Bytes())
+		err = rafttest.Restore(r, sink.Bytes())
 	}
 	if err != nil {
 		w.fail("a snapshot: %v", err)

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/source/sink"
 )
 
@@ -64,7 +64,7 @@ func TestCatalogEntryBytesAreGolden(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		codectest.Golden(t, "entry-catalog-"+step.name+".bin", entry)
+		rafttest.Golden(t, "entry-catalog-"+step.name+".bin", entry)
 		if got, err := parseEntry(entry); err != nil || !reflect.DeepEqual(got, step.command) {
 			t.Errorf("%s came back as %+v, %v", step.name, got, err)
 		}
@@ -78,12 +78,12 @@ func sameView(a, b *View) bool {
 
 func TestCatalogSnapshot(t *testing.T) {
 	c := goldenCatalog(t)
-	snapshot := codectest.Persisted(t, c)
-	codectest.Golden(t, "snapshot-catalog.bin", snapshot)
+	snapshot := rafttest.Persisted(t, c)
+	rafttest.Golden(t, "snapshot-catalog.bin", snapshot)
 
 	r := New()
 	empty := r.View()
-	if err := codectest.Restore(r, snapshot); err != nil {
+	if err := rafttest.Restore(r, snapshot); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := r.View(), c.View(); !sameView(got, want) || !reflect.DeepEqual(got.Nodes, want.Nodes) || !reflect.DeepEqual(got.Groups, want.Groups) {
@@ -101,25 +101,25 @@ func TestCatalogSnapshot(t *testing.T) {
 	if !sameView(c.View(), r.View()) {
 		t.Errorf("the same command made %+v and %+v", c.View(), r.View())
 	}
-	codectest.MustRefuseDamage(t, c, snapshot, func() any { return string(c.View().encoded()) })
+	rafttest.MustRefuseDamage(t, c, snapshot, func() any { return string(c.View().encoded()) })
 }
 
 func TestPersistReportsABrokenSink(t *testing.T) {
-	codectest.MustReportABrokenSink(t, goldenCatalog(t))
+	rafttest.MustReportABrokenSink(t, goldenCatalog(t))
 }
 
 func TestCatalogSnapshotOfAnotherDigest(t *testing.T) {
 	view := goldenCatalog(t).View()
-	parts := []codectest.Part{{Kind: codec.StreamCatalog, Payload: view.encoded()}}
-	if err := codectest.Restore(New(), codectest.StreamOf(codec.KindCatalog, 1, parts, 1, view.Digest()+1)); !errors.Is(err, codec.ErrSnapshot) {
+	parts := []rafttest.Part{{Kind: codec.StreamCatalog, Payload: view.encoded()}}
+	if err := rafttest.Restore(New(), rafttest.StreamOf(codec.KindCatalog, 1, parts, 1, view.Digest()+1)); !errors.Is(err, codec.ErrSnapshot) {
 		t.Errorf("restored: %v", err)
 	}
 }
 
 func TestCatalogSnapshotWithAnUnknownMember(t *testing.T) {
 	body := []byte(`{"next_group":1,"cluster_version":1,"more":1}`)
-	stream := codectest.StreamOf(codec.KindCatalog, 1, []codectest.Part{{Kind: codec.StreamCatalog, Payload: body}}, 0, New().View().Digest())
-	if err := codectest.Restore(New(), stream); !errors.Is(err, codec.ErrSnapshot) || !strings.Contains(err.Error(), "more") {
+	stream := rafttest.StreamOf(codec.KindCatalog, 1, []rafttest.Part{{Kind: codec.StreamCatalog, Payload: body}}, 0, New().View().Digest())
+	if err := rafttest.Restore(New(), stream); !errors.Is(err, codec.ErrSnapshot) || !strings.Contains(err.Error(), "more") {
 		t.Errorf("restored: %v", err)
 	}
 }
@@ -175,7 +175,7 @@ func FuzzCatalogCommands(f *testing.F) {
 		}
 		was := c.View()
 		before := string(was.encoded())
-		result := c.Apply(codectest.Next(c, entry)).(*Result)
+		result := c.Apply(rafttest.Next(c, entry)).(*Result)
 		now := c.View()
 		if string(was.encoded()) != before {
 			t.Fatal("a view that was handed out has changed")
@@ -191,7 +191,7 @@ func FuzzCatalogCommands(f *testing.F) {
 			t.Fatal(err)
 		}
 		r := New()
-		if err := codectest.Restore(r, codectest.Persisted(t, c)); err != nil || !sameView(r.View(), now) {
+		if err := rafttest.Restore(r, rafttest.Persisted(t, c)); err != nil || !sameView(r.View(), now) {
 			t.Fatalf("%s became %s, %v", now.encoded(), r.View().encoded(), err)
 		}
 	})
@@ -205,26 +205,26 @@ func FuzzReadCatalog(f *testing.F) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		c.Apply(codectest.Next(c, entry))
+		c.Apply(rafttest.Next(c, entry))
 	}
 	f.Add(uint64(2), uint64(1), c.View().encoded())
 	f.Fuzz(func(t *testing.T, index, keyspaces uint64, body []byte) {
 		c := New()
-		if err := codectest.Restore(c, body); err == nil {
+		if err := rafttest.Restore(c, body); err == nil {
 			t.Fatal("a stream without a head was taken")
 		}
 		view := &View{}
 		_ = codec.DecodeJSON(body, view) // Restore refuses what DecodeJSON cannot decode
 		view.ownMaps()
-		stream := codectest.StreamOf(codec.KindCatalog, index, []codectest.Part{{Kind: codec.StreamCatalog, Payload: body}}, keyspaces, view.Digest())
-		if err := codectest.Restore(c, stream); err != nil {
+		stream := rafttest.StreamOf(codec.KindCatalog, index, []rafttest.Part{{Kind: codec.StreamCatalog, Payload: body}}, keyspaces, view.Digest())
+		if err := rafttest.Restore(c, stream); err != nil {
 			if !errors.Is(err, codec.ErrSnapshot) {
 				t.Fatal(err)
 			}
 			return
 		}
 		r := New()
-		if err := codectest.Restore(r, codectest.Persisted(t, c)); err != nil || r.Applied() != index || !sameView(r.View(), c.View()) {
+		if err := rafttest.Restore(r, rafttest.Persisted(t, c)); err != nil || r.Applied() != index || !sameView(r.View(), c.View()) {
 			t.Fatalf("%+v became %+v, %v", c.View(), r.View(), err)
 		}
 	})

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/source/sink"
 )
 
@@ -162,7 +162,7 @@ func TestSources(t *testing.T) {
 			}
 		}
 		again := New()
-		if err := codectest.Restore(again, codectest.Persisted(t, c)); err != nil || !sameView(again.View(), c.View()) {
+		if err := rafttest.Restore(again, rafttest.Persisted(t, c)); err != nil || !sameView(again.View(), c.View()) {
 			t.Fatalf("step %d: %s became %s, %v", i, c.View().encoded(), again.View().encoded(), err)
 		}
 	}
@@ -198,7 +198,7 @@ func TestSourcesAreBounded(t *testing.T) {
 	if r := applyCommand(t, c, &Command{SeekSource: many}); r.Refused != "" || r.Exists {
 		t.Errorf("the same partitions again: %+v", r)
 	}
-	if err := codectest.Restore(New(), codectest.Persisted(t, c)); err != nil {
+	if err := rafttest.Restore(New(), rafttest.Persisted(t, c)); err != nil {
 		t.Error(err)
 	}
 }
@@ -237,7 +237,7 @@ func TestNewMeaning(t *testing.T) {
 	if r := applyCommand(t, c, newMeaning("likes", 3, 70)); !r.Exists {
 		t.Errorf("a late copy of the change: %+v", r)
 	}
-	if err := codectest.Restore(New(), codectest.Persisted(t, c)); err != nil {
+	if err := rafttest.Restore(New(), rafttest.Persisted(t, c)); err != nil {
 		t.Error(err)
 	}
 }
@@ -263,7 +263,7 @@ func TestRejected(t *testing.T) {
 		if p := s.Partitions[3]; p.Rejected != rejected || p.RejectedTo != (sink.Position{Lo: to}) || s.LastRejected == nil || s.LastRejected.Reason != reason {
 			t.Errorf("%+v, %+v", p, s.LastRejected)
 		}
-		if err := codectest.Restore(New(), codectest.Persisted(t, c)); err != nil {
+		if err := rafttest.Restore(New(), rafttest.Persisted(t, c)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -376,7 +376,7 @@ func TestSourceOfABackup(t *testing.T) {
 		t.Errorf("again: %+v", r)
 	}
 	again := New()
-	if err := codectest.Restore(again, codectest.Persisted(t, c)); err != nil || again.View().Sources["likes"].Partitions[3] != good {
+	if err := rafttest.Restore(again, rafttest.Persisted(t, c)); err != nil || again.View().Sources["likes"].Partitions[3] != good {
 		t.Errorf("restored %+v, %v", again.View().Sources, err)
 	}
 	if r := applyCommand(t, c, newMeaning("likes", 1, 20)); r.Refused != "" || r.Source.Origin != 0 || r.Source.Partitions[3].Origin != 0 {

@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/internal/rafttest"
 )
 
 var aHash = strings.Repeat("0f", tokenHashBytes)
@@ -147,7 +147,7 @@ func TestUsers(t *testing.T) {
 			t.Errorf("step %d: users replaced: %v, result %+v", i, !changed, r)
 		}
 		again := New()
-		if err := codectest.Restore(again, codectest.Persisted(t, c)); err != nil || !sameView(again.View(), c.View()) {
+		if err := rafttest.Restore(again, rafttest.Persisted(t, c)); err != nil || !sameView(again.View(), c.View()) {
 			t.Fatalf("step %d: %s became %s, %v", i, c.View().encoded(), again.View().encoded(), err)
 		}
 	}
@@ -221,7 +221,7 @@ func TestUsersModel(t *testing.T) {
 				t.Fatalf("tokens %v, want %v; last %d, want %d", got, live, c.View().Users.LastToken, given)
 			}
 			again := New()
-			if err := codectest.Restore(again, codectest.Persisted(t, c)); err != nil || !sameView(again.View(), c.View()) {
+			if err := rafttest.Restore(again, rafttest.Persisted(t, c)); err != nil || !sameView(again.View(), c.View()) {
 				t.Fatalf("%s became %s, %v", c.View().encoded(), again.View().encoded(), err)
 			}
 		}

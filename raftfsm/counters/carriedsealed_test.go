@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/internal/rafttest"
 )
 
 // A replica that restores a stream with carried rows stores these on its own disk. The test packs
@@ -17,12 +17,12 @@ func TestCarriedRowsBesideSealedOnes(t *testing.T) {
 	for key := range uint64(60_000) {
 		ops = append(ops, add(key<<20, 0, 1))
 	}
-	a.fsm.Apply(codectest.Command(1, entryOf(0, ops)))
+	a.fsm.Apply(rafttest.Command(1, entryOf(0, ops)))
 	ops = nil
 	for key := uint64(0); key < 60_000; key += 100 { // delete enough rows of each segment that the others fit in one section
 		ops = append(ops, engine.Op{ID: key << 20, Kind: engine.OpDelete})
 	}
-	a.fsm.Apply(codectest.Command(2, entryOf(0, ops)))
+	a.fsm.Apply(rafttest.Command(2, entryOf(0, ops)))
 	var all, cold []uint64 // segments
 	a.fsm.Table().Watch(func(first, _ uint64) bool { all = append(all, first); return false }, true)
 	for i := 0; i < len(all); i += 2 {
@@ -34,7 +34,7 @@ func TestCarriedRowsBesideSealedOnes(t *testing.T) {
 		}
 	}
 	a.snapshot()
-	b.must(codectest.Restore(b.fsm, a.carried()))
+	b.must(rafttest.Restore(b.fsm, a.carried()))
 	was, is := a.fsm.Table().Stats(), b.fsm.Table().Stats()
 	if was.ColdRows == 0 || is.ColdRows != was.ColdRows || is.SealedRows == 0 {
 		t.Errorf("%d rows are on disk and %d packed, want %d on disk", is.ColdRows, is.SealedRows, was.ColdRows)

@@ -21,9 +21,9 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
 // coldReplica is a replica with a disk of its own. After a crash, the disk has all synced data and
@@ -48,7 +48,7 @@ func newColdReplica(t testing.TB, name string) *coldReplica {
 	r := &coldReplica{t: t, name: name, fs: vfs.NewCrashableMem(), snapshots: map[string][]byte{}}
 	r.open()
 	t.Cleanup(func() {
-		if err := codectest.CheckTable(r.fsm.Table()); err != nil {
+		if err := rafttest.CheckTable(r.fsm.Table()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		_ = r.store.Close()
@@ -72,7 +72,7 @@ func (r *coldReplica) open() {
 	r.must(err)
 	r.fsm = New(raftfsm.Places{Cold: r.rows, Seal: func(uint64, uint64) bool { return r.seals }})
 	if r.newest != "" {
-		r.must(codectest.Restore(r.fsm, r.snapshots[r.newest]))
+		r.must(rafttest.Restore(r.fsm, r.snapshots[r.newest]))
 	}
 	r.sweep()
 }
@@ -269,7 +269,7 @@ func replicasOfDifferentTiering(t *testing.T, seed uint64) {
 	var log []*raft.Log
 	var keys []uint64
 	apply := func(ops []engine.Op) {
-		entry := codectest.Command(uint64(len(log)+1), entryOf(4, ops))
+		entry := rafttest.Command(uint64(len(log)+1), entryOf(4, ops))
 		log = append(log, entry)
 		want := plain.Apply(entry).(*raftfsm.Result)
 		for _, replica := range replicas {
@@ -335,7 +335,7 @@ func replicasOfDifferentTiering(t *testing.T, seed uint64) {
 			one.made++ // raft stores a received snapshot and then restores it
 			one.newest = fmt.Sprintf("%06d", one.made)
 			one.snapshots[one.newest] = stream
-			one.must(codectest.Restore(one.fsm, stream))
+			one.must(rafttest.Restore(one.fsm, stream))
 			one.sweep()
 			replay(one)
 		}
@@ -391,9 +391,9 @@ func partlyColdReplica(t testing.TB, rows uint64) *coldReplica {
 	for i := range rows {
 		ops = append(ops, add(i<<20, 0, int64(i%500)+1))
 	}
-	a.fsm.Apply(codectest.Command(1, entryOf(0, ops)))
+	a.fsm.Apply(rafttest.Command(1, entryOf(0, ops)))
 	a.freeze()
-	a.fsm.Apply(codectest.Command(2, entryOf(0, []engine.Op{add(5<<20, 1, 7), {ID: 6 << 20, Kind: engine.OpDelete}})))
+	a.fsm.Apply(rafttest.Command(2, entryOf(0, []engine.Op{add(5<<20, 1, 7), {ID: 6 << 20, Kind: engine.OpDelete}})))
 	a.snapshot()
 	return a
 }
@@ -409,7 +409,7 @@ func TestSnapshotsOfColdRows(t *testing.T) {
 	}
 	t.Run("carried to one that keeps cold rows", func(t *testing.T) {
 		b := newColdReplica(t, "b")
-		b.must(codectest.Restore(b.fsm, carried))
+		b.must(rafttest.Restore(b.fsm, carried))
 		if got := b.fsm.State(); got.Digest != want.Digest || got.Rows != want.Rows || got.ColdRows == 0 {
 			t.Errorf("%+v, want %+v", got, want)
 		}
@@ -423,14 +423,14 @@ func TestSnapshotsOfColdRows(t *testing.T) {
 	t.Run("carried to one without room", func(t *testing.T) {
 		b := newColdReplica(t, "b")
 		b.fs.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 1 << 20, TotalBytes: 1 << 40})
-		b.must(codectest.Restore(b.fsm, carried))
+		b.must(rafttest.Restore(b.fsm, carried))
 		if got := b.fsm.State(); got.Digest != want.Digest || got.Rows != want.Rows || got.ColdRows != 0 {
 			t.Errorf("%+v, want %+v in memory", got, want)
 		}
 	})
 	t.Run("carried to one that does not", func(t *testing.T) {
 		b := newCounters(t)
-		if err := codectest.Restore(b, carried); err != nil || b.State().Digest != want.Digest {
+		if err := rafttest.Restore(b, carried); err != nil || b.State().Digest != want.Digest {
 			t.Errorf("%+v, %v", b.State(), err)
 		}
 	})
@@ -447,13 +447,13 @@ func TestSnapshotsOfColdRows(t *testing.T) {
 	})
 	t.Run("without the rows that it names", func(t *testing.T) {
 		b := newColdReplica(t, "b")
-		b.must(codectest.Restore(b.fsm, named))
+		b.must(rafttest.Restore(b.fsm, named))
 		mustBeStuck(t, b.fsm, 0)
-		b.must(codectest.Restore(b.fsm, carried))
+		b.must(rafttest.Restore(b.fsm, carried))
 		if got := b.fsm.State(); b.fsm.Stuck() != nil || got.Digest != want.Digest || got.Index != want.Index {
 			t.Errorf("%+v, want %+v: %v", got, want, b.fsm.Stuck())
 		}
-		if err := codectest.Restore(newCounters(t), named); !errors.Is(err, codec.ErrSnapshot) {
+		if err := rafttest.Restore(newCounters(t), named); !errors.Is(err, codec.ErrSnapshot) {
 			t.Error(err)
 		}
 	})
@@ -463,10 +463,10 @@ func TestSnapshotsOfColdRows(t *testing.T) {
 			at := r.IntN(len(carried))
 			damaged := bytes.Clone(carried)
 			damaged[at] ^= 1 << r.IntN(8)
-			if err := codectest.Restore(newCounters(t), damaged); !errors.Is(err, codec.ErrSnapshot) {
+			if err := rafttest.Restore(newCounters(t), damaged); !errors.Is(err, codec.ErrSnapshot) {
 				t.Fatalf("byte %d: %v", at, err)
 			}
-			if err := codectest.Restore(newCounters(t), carried[:at]); !errors.Is(err, codec.ErrSnapshot) {
+			if err := rafttest.Restore(newCounters(t), carried[:at]); !errors.Is(err, codec.ErrSnapshot) {
 				t.Fatalf("cut at %d: %v", at, err)
 			}
 		}
@@ -477,24 +477,24 @@ func TestSnapshotsOfColdRows(t *testing.T) {
 // a valid stream.
 func FuzzReadCarried(f *testing.F) {
 	a := partlyColdReplica(f, 9_000)
-	sections := codectest.SectionsOf(f, a.carried()) // head, cold rows, their blocks, other rows, the request memory, end
+	sections := rafttest.SectionsOf(f, a.carried()) // head, cold rows, their blocks, other rows, the request memory, end
 	last, state := len(sections)-1, a.fsm.State()
-	part, block := codectest.PayloadOf(sections[1]), codectest.PayloadOf(sections[2])
+	part, block := rafttest.PayloadOf(sections[1]), rafttest.PayloadOf(sections[2])
 	framed := func(part, block []byte, rows, digest uint64) []byte {
-		end := bytes.Clone(codectest.PayloadOf(sections[last]))
+		end := bytes.Clone(rafttest.PayloadOf(sections[last]))
 		binary.LittleEndian.PutUint64(end, rows)
 		binary.LittleEndian.PutUint64(end[8:], digest)
-		return slices.Concat(sections[0], codectest.Framed(codec.StreamCarried, part), codectest.Framed(codec.StreamBlock, block),
-			bytes.Join(sections[3:last], nil), codectest.Framed(codec.StreamEnd, end))
+		return slices.Concat(sections[0], rafttest.Framed(codec.StreamCarried, part), rafttest.Framed(codec.StreamBlock, block),
+			bytes.Join(sections[3:last], nil), rafttest.Framed(codec.StreamEnd, end))
 	}
-	if err := codectest.Restore(New(raftfsm.Places{}), framed(part, block, state.Rows, state.Digest)); err != nil {
+	if err := rafttest.Restore(New(raftfsm.Places{}), framed(part, block, state.Rows, state.Digest)); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(part, block, state.Rows, state.Digest)
 	f.Fuzz(func(t *testing.T, part, block []byte, rows, digest uint64) {
 		stream := framed(part, block, rows, digest)
 		c := newCounters(t)
-		err := codectest.Restore(c, stream)
+		err := rafttest.Restore(c, stream)
 		facts, visited := self.VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, codec.Whole, raftfsm.SnapshotVisitor{})
 		if err != nil {
 			if !errors.Is(err, codec.ErrSnapshot) {

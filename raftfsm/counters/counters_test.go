@@ -10,17 +10,17 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
 func TestApplyBatchAnswersEveryEntry(t *testing.T) {
 	c := newCounters(t)
 	one := entryOf(1, []engine.Op{add(1, 0, 1)})
 	answers := c.ApplyBatch([]*raft.Log{
-		codectest.Command(5, one),
+		rafttest.Command(5, one),
 		{Index: 6, Type: raft.LogConfiguration, Data: []byte("members")},
-		codectest.Command(7, one),
+		rafttest.Command(7, one),
 		{Index: 8, Type: raft.LogConfiguration},
 	})
 	if len(answers) != 4 || answers[1] != nil || answers[3] != nil {
@@ -44,8 +44,8 @@ func TestApplyBatchAnswersEveryEntry(t *testing.T) {
 func TestResultsAreTheProposers(t *testing.T) {
 	c := newCounters(t)
 	most := []engine.Op{add(1, 0, 1<<63-1), add(1, 0, 1)}
-	first := c.Apply(codectest.Command(1, entryOf(1, most))).(*raftfsm.Result)
-	c.Apply(codectest.Command(2, entryOf(1, []engine.Op{{ID: 1, Kind: engine.OpDelete}, add(1, 0, 5), add(1, 0, 6)})))
+	first := c.Apply(rafttest.Command(1, entryOf(1, most))).(*raftfsm.Result)
+	c.Apply(rafttest.Command(2, entryOf(1, []engine.Op{{ID: 1, Kind: engine.OpDelete}, add(1, 0, 5), add(1, 0, 6)})))
 	if first.Rows[0] != 1<<63-1 || first.Rows[1] != 1<<63-1 || len(first.Overflows) != 1 || first.Overflows[0].Op != 1 {
 		t.Errorf("result %+v", first)
 	}
@@ -55,7 +55,7 @@ func TestWaitApplied(t *testing.T) {
 	one := entryOf(0, []engine.Op{add(1, 0, 1)})
 	t.Run("applied before", func(t *testing.T) {
 		c := newCounters(t)
-		c.Apply(codectest.Command(3, one))
+		c.Apply(rafttest.Command(3, one))
 		for _, index := range []uint64{0, 2, 3} {
 			if !c.WaitApplied(index, time.Time{}) {
 				t.Errorf("index %d is not there", index)
@@ -71,8 +71,8 @@ func TestWaitApplied(t *testing.T) {
 	t.Run("applied meanwhile, by others' entries and by a restore", func(t *testing.T) {
 		snapshot := func() []byte {
 			o := newCounters(t)
-			o.Apply(codectest.Command(500, one))
-			return codectest.Persisted(t, o)
+			o.Apply(rafttest.Command(500, one))
+			return rafttest.Persisted(t, o)
 		}()
 		c := newCounters(t)
 		var wg sync.WaitGroup
@@ -90,10 +90,10 @@ func TestWaitApplied(t *testing.T) {
 			if index%3 == 0 {
 				c.ApplyBatch([]*raft.Log{{Index: index + 1, Type: raft.LogConfiguration}})
 			} else {
-				c.Apply(codectest.Command(index+1, one))
+				c.Apply(rafttest.Command(index+1, one))
 			}
 		}
-		if err := codectest.Restore(c, snapshot); err != nil {
+		if err := rafttest.Restore(c, snapshot); err != nil {
 			t.Error(err)
 		}
 		wg.Wait()
@@ -121,11 +121,11 @@ func TestSnapshotIsOfItsMoment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &codectest.Sink{}
+	s := &rafttest.Sink{}
 	persisting := make(chan error, 1)
 	go func() { persisting <- snapshot.Persist(s) }()
 	for _, entry := range entries {
-		c.Apply(codectest.Next(c, entry))
+		c.Apply(rafttest.Next(c, entry))
 	}
 	if err := <-persisting; err != nil {
 		t.Fatal(err)
@@ -136,14 +136,14 @@ func TestSnapshotIsOfItsMoment(t *testing.T) {
 	}
 
 	r := newCounters(t)
-	if err := codectest.Restore(r, s.Bytes()); err != nil {
+	if err := rafttest.Restore(r, s.Bytes()); err != nil {
 		t.Fatal(err)
 	}
 	if got := r.State(); got.Index != before.Index || got.Digest != before.Digest || got.Rows != before.Rows {
 		t.Fatalf("restored %+v, the moment was %+v", got, before)
 	}
 	for _, entry := range entries {
-		r.Apply(codectest.Next(r, entry))
+		r.Apply(rafttest.Next(r, entry))
 	}
 	if got, want := r.State(), c.State(); got.Index != want.Index || got.Digest != want.Digest || got.Rows != want.Rows {
 		t.Errorf("replayed %+v, live %+v", got, want)
@@ -158,7 +158,7 @@ func TestStateIsOfOneMoment(t *testing.T) {
 	go func() {
 		defer close(done)
 		for i := range uint64(3000) {
-			c.Apply(codectest.Command(i+1, entryOf(0, []engine.Op{add(i, 0, 1)})))
+			c.Apply(rafttest.Command(i+1, entryOf(0, []engine.Op{add(i, 0, 1)})))
 		}
 	}()
 	for running := true; running; {
@@ -174,7 +174,7 @@ func TestStateIsOfOneMoment(t *testing.T) {
 }
 
 func TestPersistTellsOfABrokenSink(t *testing.T) {
-	codectest.MustReportABrokenSink(t, filledCounters(t, 20_000))
+	rafttest.MustReportABrokenSink(t, filledCounters(t, 20_000))
 }
 
 // closeTeller is an input that records whether it was closed.
@@ -186,7 +186,7 @@ type closeTeller struct {
 func (c *closeTeller) Close() error { c.closed = true; return nil }
 
 func TestRestoreClosesItsInput(t *testing.T) {
-	good := codectest.Persisted(t, goldenCounters(t))
+	good := rafttest.Persisted(t, goldenCounters(t))
 	for _, content := range [][]byte{good, good[:len(good)/2]} {
 		in := &closeTeller{Reader: bytes.NewReader(content)}
 		_ = newCounters(t).Restore(in)

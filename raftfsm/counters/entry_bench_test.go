@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
@@ -40,7 +40,7 @@ func BenchmarkIncrements(b *testing.B) {
 					entry = codec.AppendChecksum(entry)
 				}
 				write()
-				log := codectest.Command(1, entry)
+				log := rafttest.Command(1, entry)
 				b.ReportAllocs()
 				began := time.Now()
 				for b.Loop() {

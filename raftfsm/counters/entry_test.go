@@ -12,9 +12,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/rows"
 )
@@ -31,7 +31,7 @@ func goldenOps() [][]engine.Op {
 }
 
 func TestEntryBytesAreGolden(t *testing.T) {
-	codectest.Golden(t, "entry-counters.bin", entryOf(4, goldenOps()...))
+	rafttest.Golden(t, "entry-counters.bin", entryOf(4, goldenOps()...))
 }
 
 // Apply gives the same results as a simple model:
@@ -50,7 +50,7 @@ func TestEntriesApplyAsTheModel(t *testing.T) {
 				requests = append(requests, drawOps(rt, "ops"))
 			}
 			ops := slices.Concat(requests...)
-			got := c.Apply(codectest.Command(index+1, entryOf(width, requests...))).(*raftfsm.Result)
+			got := c.Apply(rafttest.Command(index+1, entryOf(width, requests...))).(*raftfsm.Result)
 
 			if got.Index != index+1 || got.Width != width || c.Applied() != index+1 || len(got.Rows) != len(ops)*width {
 				rt.Fatalf("result %d of width %d with %d counts, applied %d", got.Index, got.Width, len(got.Rows), c.Applied())
@@ -127,9 +127,9 @@ func TestDamagedEntriesStopTheStateMachine(t *testing.T) {
 	for name, entry := range damaged {
 		t.Run(name, func(t *testing.T) {
 			c := newCounters(t)
-			c.Apply(codectest.Command(1, entryOf(0, []engine.Op{add(1, 0, 5)})))
+			c.Apply(rafttest.Command(1, entryOf(0, []engine.Op{add(1, 0, 5)})))
 			before := c.State()
-			err := codectest.ApplyError(c, codectest.Command(2, entry))
+			err := rafttest.ApplyError(c, rafttest.Command(2, entry))
 			if err == nil || err.Index != 2 || !errors.Is(err, codec.ErrEntry) {
 				t.Fatalf("panicked with %v", err)
 			}
@@ -155,7 +155,7 @@ func TestApplyAllocates(t *testing.T) {
 		{"want rows", 4, 4}, // also the rows
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			entry := codectest.Command(1, entryOf(test.width, ops))
+			entry := rafttest.Command(1, entryOf(test.width, ops))
 			c.Apply(entry)
 			if got := testing.AllocsPerRun(200, func() { c.Apply(entry) }); got > test.most {
 				t.Errorf("%v allocations for 100 ops, want %v at most", got, test.most)
@@ -183,9 +183,9 @@ func FuzzEntry(f *testing.F) {
 	f.Fuzz(func(t *testing.T, width uint8, sections []byte) {
 		frame := append([]byte{1, byte(codec.KindCounters), width}, sections...)
 		c := newCounters(t)
-		codectest.ApplyError(c, codectest.Command(1, frame)) // without a checksum
+		rafttest.ApplyError(c, rafttest.Command(1, frame)) // without a checksum
 		c = newCounters(t)
-		refused := codectest.ApplyError(c, codectest.Command(1, codec.AppendChecksum(frame)))
+		refused := rafttest.ApplyError(c, rafttest.Command(1, codec.AppendChecksum(frame)))
 		held, _ := decoded(sections)
 		ops, cells := held.batch.Ops, held.batch.Cells
 		if len(ops) > len(sections)/rows.OpSizeMin || len(cells) > len(sections)*2/3 {

@@ -7,9 +7,9 @@ import (
 
 	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
@@ -26,9 +26,9 @@ func flooredOps() [][]engine.Op {
 
 func TestFlooredEntryBytesAreGolden(t *testing.T) {
 	entry := entryOf(8, flooredOps()...)
-	codectest.Golden(t, "entry-floors.bin", entry)
+	rafttest.Golden(t, "entry-floors.bin", entry)
 	c := newCounters(t)
-	r := c.Apply(codectest.Command(1, entry)).(*raftfsm.Result)
+	r := c.Apply(rafttest.Command(1, entry)).(*raftfsm.Result)
 	if want := []engine.Cut{{Op: 1, Column: 1, Added: -2}}; !slices.Equal(r.Cuts, want) || len(r.Overflows) > 0 {
 		t.Errorf("cuts %v, refused %v", r.Cuts, r.Overflows)
 	}
@@ -92,12 +92,12 @@ func TestFloorsWithoutAForm(t *testing.T) {
 		"more, and none":   sealed("\x01" + key + "\xc0\x01\x00"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := codectest.ApplyError(newCounters(t), codectest.Command(1, entry)); err == nil || !errors.Is(err, codec.ErrEntry) {
+			if err := rafttest.ApplyError(newCounters(t), rafttest.Command(1, entry)); err == nil || !errors.Is(err, codec.ErrEntry) {
 				t.Errorf("it was taken: %v", err)
 			}
 		})
 	}
-	if err := codectest.ApplyError(newCounters(t), codectest.Command(1, sealed("\x01"+key+"\x40\x01\x00"))); err != nil {
+	if err := rafttest.ApplyError(newCounters(t), rafttest.Command(1, sealed("\x01"+key+"\x40\x01\x00"))); err != nil {
 		t.Errorf("a good one: %v", err)
 	}
 	for name, op := range map[string]engine.Op{

@@ -12,9 +12,9 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/rankings"
 )
@@ -81,7 +81,7 @@ func TestWhatIsGained(t *testing.T) {
 					ops.AppendTo(&w, ops[i].ID, i)
 				}
 				data := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 3), time.UnixMilli(hotNow), testLimits)
-				c.Apply(codectest.Next(c, codec.AppendChecksum(append(data, w.Section()...))))
+				c.Apply(rafttest.Next(c, codec.AppendChecksum(append(data, w.Section()...))))
 			}
 			apply(id, Ops{add(7, 2, 5), engine.Join(7, 2, 1)})
 			apply(test.id, test.ops)
@@ -89,7 +89,7 @@ func TestWhatIsGained(t *testing.T) {
 				t.Errorf("gained %d, want %d", got, test.gained)
 			}
 			restored := New(raftfsm.Places{Members: sets})
-			if err := codectest.Restore(restored, codectest.Persisted(t, c)); err != nil {
+			if err := rafttest.Restore(restored, rafttest.Persisted(t, c)); err != nil {
 				t.Fatal(err)
 			}
 			if got := gains(t, restored, 2)[7]; got != test.gained {
@@ -134,7 +134,7 @@ func TestGainsEqualModel(t *testing.T) {
 					ops[i].Cells = withFloors(ops[i].Cells)
 				}
 			}
-			r := c.Apply(codectest.Next(c, entryOf(engine.ColumnsMax, ops))).(*raftfsm.Result)
+			r := c.Apply(rafttest.Next(c, entryOf(engine.ColumnsMax, ops))).(*raftfsm.Result)
 			for i := range ops {
 				was, is := rows[ops[i].ID], [engine.ColumnsMax]int64(r.Rows[i*engine.ColumnsMax:])
 				rows[ops[i].ID] = is

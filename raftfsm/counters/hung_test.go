@@ -10,7 +10,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/must"
-	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/internal/rafttest"
 )
 
 // While reads of the disk hang, and more callers wait for cold rows than reads may run:
@@ -43,7 +43,7 @@ func TestHotRowsBesideAHungDisk(t *testing.T) {
 		if missing := table.GetMany(page, 1, rows, nil); len(missing) > 0 {
 			t.Errorf("%v are not in memory", missing)
 		}
-		a.fsm.Apply(codectest.Command(a.fsm.Applied()+1, entryOf(0, []engine.Op{add(page[0], 0, 1)})))
+		a.fsm.Apply(rafttest.Command(a.fsm.Applied()+1, entryOf(0, []engine.Op{add(page[0], 0, 1)})))
 		hot <- rows
 	}()
 	select {

@@ -8,9 +8,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
@@ -60,7 +60,7 @@ func (m model) mustEqual(t rapid.TB, table *engine.Table) {
 	if got := table.Stats().Rows; got != rows {
 		t.Fatalf("%d rows, want %d", got, rows)
 	}
-	if err := codectest.CheckTable(table); err != nil {
+	if err := rafttest.CheckTable(table); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -114,7 +114,7 @@ var self = raftfsm.Kinds{Kind{}}
 func newCounters(t testing.TB) *Machine {
 	c := New(raftfsm.Places{})
 	t.Cleanup(func() {
-		if err := codectest.CheckTable(c.Table()); err != nil {
+		if err := rafttest.CheckTable(c.Table()); err != nil {
 			t.Error(err)
 		}
 	})

@@ -14,9 +14,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
@@ -102,7 +102,7 @@ func (h *history) bytes() (state []byte) { return bytes.Join(h.memory(), nil) }
 // memory returns the sections of the request memory in a snapshot: producers, forgotten producers,
 // and keys.
 func (h *history) memory() (all [][]byte) {
-	for _, section := range codectest.SectionsOf(h.t, codectest.Persisted(h.t, h.c)) {
+	for _, section := range rafttest.SectionsOf(h.t, rafttest.Persisted(h.t, h.c)) {
 		if section[0] >= codec.StreamProducers && section[0] <= codec.StreamKeys {
 			all = append(all, section)
 		}
@@ -315,7 +315,7 @@ func TestSnapshotAfterAnyEntry(t *testing.T) {
 // reopen replaces the state machine by a new one that has restored its snapshot.
 func (h *history) reopen(t rapid.TB) {
 	again := New(raftfsm.Places{})
-	if err := codectest.Restore(again, codectest.Persisted(t, h.c)); err != nil || again.Applied() != h.index {
+	if err := rafttest.Restore(again, rafttest.Persisted(t, h.c)); err != nil || again.Applied() != h.index {
 		t.Fatalf("index %d: %v", again.Applied(), err)
 	}
 	h.c = again

@@ -11,8 +11,8 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
@@ -71,9 +71,9 @@ func TestOnceBytesAreGolden(t *testing.T) {
 	h := newHistory(t)
 	h.limits = dedup.Limits{KeyHorizon: 10 * time.Minute, KeysMax: 50, ProducerIdle: time.Hour, ProducersMax: 2}
 	now := minutes(1 << 20)
-	codectest.Golden(t, "entry-producer.bin", limitedEntry(1, now, h.limits, seq("p", 7)).Data)
-	codectest.Golden(t, "entry-keyed.bin", limitedEntry(1, now, h.limits, keyed(uuidv7(now), "body")).Data)
-	codectest.Golden(t, "entry-judged.bin", limitedEntry(1, now, h.limits, judged("k", now-1)).Data)
+	rafttest.Golden(t, "entry-producer.bin", limitedEntry(1, now, h.limits, seq("p", 7)).Data)
+	rafttest.Golden(t, "entry-keyed.bin", limitedEntry(1, now, h.limits, keyed(uuidv7(now), "body")).Data)
+	rafttest.Golden(t, "entry-judged.bin", limitedEntry(1, now, h.limits, judged("k", now-1)).Data)
 	h.request(now-minutes(20), judged("dropped", now-minutes(20)))
 	partly, refused := []int64{1, math.MaxInt64}, []int64{math.MaxInt64}
 	for i, r := range []sums{
@@ -90,5 +90,5 @@ func TestOnceBytesAreGolden(t *testing.T) {
 			t.Fatalf("request %d: outcome %d", i, o[0])
 		}
 	}
-	codectest.Golden(t, "snapshot-once.bin", codectest.Persisted(t, h.c))
+	rafttest.Golden(t, "snapshot-once.bin", rafttest.Persisted(t, h.c))
 }

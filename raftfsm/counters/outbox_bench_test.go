@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
@@ -32,7 +32,7 @@ func fillOutboxes() *Machine {
 			id += r.Uint64N(1 << 23)
 			acts = append(acts, outboxAct{key: r.Uint64N(benchAuthors), op: PostOp{Kind: Publish, ID: id, Limits: limits}})
 		}
-		c.Apply(codectest.Next(c, outboxEntry(1_790_000_000_000, outboxSection(&dedup.RequestID{}, nil, acts...))))
+		c.Apply(rafttest.Next(c, outboxEntry(1_790_000_000_000, outboxSection(&dedup.RequestID{}, nil, acts...))))
 	}
 	return c
 }
@@ -91,7 +91,7 @@ func BenchmarkPublish(b *testing.B) {
 						acts[i].table = &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}}
 					}
 				}
-				entry := codectest.Next(c, outboxEntry(1_830_000_000_000, outboxSection(&dedup.RequestID{}, nil, acts...)))
+				entry := rafttest.Next(c, outboxEntry(1_830_000_000_000, outboxSection(&dedup.RequestID{}, nil, acts...)))
 				b.StartTimer()
 				before := cpuTime(b)
 				c.Apply(entry)

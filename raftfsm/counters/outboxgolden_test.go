@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	"github.com/countd/countd/client/column"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
@@ -23,13 +23,13 @@ func TestTimelineBytesAreGolden(t *testing.T) {
 		outboxAct{key: 7, op: PostOp{Kind: Unpublish, ID: 9}},
 		outboxAct{key: 8, op: PostOp{Kind: Publish, ID: 1<<64 - 1, Limits: limits}},
 	))
-	codectest.Golden(t, "entry-outbox.bin", entry)
+	rafttest.Golden(t, "entry-outbox.bin", entry)
 	c := newCounters(t)
-	r := c.Apply(codectest.Command(1, entry)).(*raftfsm.Result)
+	r := c.Apply(rafttest.Command(1, entry)).(*raftfsm.Result)
 	if !slices.Equal(r.Rows, []int64{0, 1, 2, 1, 1}) || len(r.Cuts)+len(r.Overflows) > 0 {
 		t.Errorf("rows %v, cuts %v, refused %v", r.Rows, r.Cuts, r.Overflows)
 	}
-	codectest.Golden(t, "snapshot-outbox.bin", codectest.Persisted(t, c))
+	rafttest.Golden(t, "snapshot-outbox.bin", rafttest.Persisted(t, c))
 }
 
 // If an entry has a damaged op on an outbox, the replica stops and applies nothing of the entry.
@@ -47,9 +47,9 @@ func TestBadOutboxOps(t *testing.T) {
 	} {
 		bad := change(slices.Clone(section))
 		c := newCounters(t)
-		c.Apply(codectest.Command(1, outboxEntry(1, outboxSection(&dedup.RequestID{}, nil, outboxAct{key: 7, op: PostOp{Kind: Publish, ID: 4, Limits: good.Limits}}))))
+		c.Apply(rafttest.Command(1, outboxEntry(1, outboxSection(&dedup.RequestID{}, nil, outboxAct{key: 7, op: PostOp{Kind: Publish, ID: 4, Limits: good.Limits}}))))
 		before := c.State().Digest
-		if err := codectest.ApplyError(c, codectest.Command(2, outboxEntry(1, bad))); err == nil || c.State().Digest != before {
+		if err := rafttest.ApplyError(c, rafttest.Command(2, outboxEntry(1, bad))); err == nil || c.State().Digest != before {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, _, err := self.CheckSection(codec.KindCounters, codec.Whole, bad, nil); err == nil {
@@ -64,7 +64,7 @@ func TestBadOutboxOps(t *testing.T) {
 	}
 	var row [1]int64
 	c := newCounters(t)
-	c.Apply(codectest.Command(1, outboxEntry(1, section)))
+	c.Apply(rafttest.Command(1, outboxEntry(1, section)))
 	if c.Table().Get(7, row[:]); row != [1]int64{1} {
 		t.Errorf("row %v", row)
 	}

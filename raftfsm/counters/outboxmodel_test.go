@@ -20,9 +20,9 @@ import (
 	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/spill"
 )
@@ -158,7 +158,7 @@ func (r *outboxReplica) kill(snapshot []byte, seed uint64) {
 	r.fs = was.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rand.New(rand.NewPCG(seed, seed))})
 	r.close()
 	r.open()
-	r.must(codectest.Restore(r.Machine, snapshot))
+	r.must(rafttest.Restore(r.Machine, snapshot))
 }
 
 // spill moves about the given number of bytes of outboxes out of memory. It moves only outboxes
@@ -332,11 +332,11 @@ func TestOutboxesEqualModel(t *testing.T) {
 			id := dedup.ByProducer([]byte("p"), seq)
 			section := outboxSection(&id, floors, acts...)
 			sent = append(sent, section)
-			result := plain.Apply(codectest.Next(plain, outboxEntry(now, section))).(*raftfsm.Result)
+			result := plain.Apply(rafttest.Next(plain, outboxEntry(now, section))).(*raftfsm.Result)
 			check(acts, result)
 			for _, r := range on {
 				spilled := r.onDisk(want)
-				got, ok := r.Apply(codectest.Next(r, outboxEntry(now, section))).(*raftfsm.Result)
+				got, ok := r.Apply(rafttest.Next(r, outboxEntry(now, section))).(*raftfsm.Result)
 				if !ok || !slices.Equal(got.Rows, result.Rows) || !slices.Equal(got.Cuts, result.Cuts) || !slices.Equal(got.Overflows, result.Overflows) {
 					t.Fatalf("answered %+v, want %+v", got, result)
 				}
@@ -355,7 +355,7 @@ func TestOutboxesEqualModel(t *testing.T) {
 				section := rapid.SampledFrom(sent[max(0, len(sent)-60):]).Draw(t, "section")
 				before := plain.State().Digest
 				for _, r := range append(replicas(), plain) {
-					result := r.Apply(codectest.Next(r, outboxEntry(now, section))).(*raftfsm.Result)
+					result := r.Apply(rafttest.Next(r, outboxEntry(now, section))).(*raftfsm.Result)
 					if result.Outcome(0) == dedup.Applied || len(result.Cuts)+len(result.Overflows) > 0 || r.State().Digest != before {
 						t.Fatalf("a repeat was applied: %+v", result)
 					}
@@ -363,20 +363,20 @@ func TestOutboxesEqualModel(t *testing.T) {
 			},
 			"time": func(t *rapid.T) { now += rapid.Int64Range(0, 60_000).Draw(t, "ms") },
 			"restore": func(t *rapid.T) { // from a snapshot of any replica, without a crash
-				stream := codectest.Persisted(t, rapid.SampledFrom(append(replicas(), plain)).Draw(t, "from"))
-				if !bytes.Equal(stream, codectest.Persisted(t, plain)) {
+				stream := rafttest.Persisted(t, rapid.SampledFrom(append(replicas(), plain)).Draw(t, "from"))
+				if !bytes.Equal(stream, rafttest.Persisted(t, plain)) {
 					t.Fatal("two replicas have different snapshots")
 				}
 				r := which.Draw(t, "replica")
-				r.must(codectest.Restore(r.Machine, stream))
-				if again := codectest.Persisted(t, r.Machine); !bytes.Equal(stream, again) {
+				r.must(rafttest.Restore(r.Machine, stream))
+				if again := rafttest.Persisted(t, r.Machine); !bytes.Equal(stream, again) {
 					t.Fatal("a restored replica has another snapshot")
 				}
 				visitOutboxes(t, stream, want)
 			},
 			"restart": func(t *rapid.T) {
 				r := which.Draw(t, "replica")
-				r.kill(codectest.Persisted(t, r.Machine), rapid.Uint64().Draw(t, "seed"))
+				r.kill(rafttest.Persisted(t, r.Machine), rapid.Uint64().Draw(t, "seed"))
 			},
 			"tick": func(t *rapid.T) {
 				r := which.Draw(t, "replica")
@@ -402,12 +402,12 @@ func TestOutboxesEqualModel(t *testing.T) {
 					a := outboxAct{key: rapid.SampledFrom(spilled).Draw(t, "lost"), op: PostOp{Kind: Unpublish, ID: ids.Draw(t, "id")}}
 					before := r.State()
 					entry := outboxEntry(now, outboxSection(&dedup.RequestID{}, floors, count.Draw(t, "count"), a))
-					if err, ok := r.Apply(codectest.Next(r, entry)).(error); !ok || !errors.Is(err, raftfsm.ErrStuck) || !errors.Is(err, spill.ErrLost) || r.State() != before {
+					if err, ok := r.Apply(rafttest.Next(r, entry)).(error); !ok || !errors.Is(err, raftfsm.ErrStuck) || !errors.Is(err, spill.ErrLost) || r.State() != before {
 						t.Fatalf("an op on a lost outbox: %v, %+v, before %+v", err, r.State(), before)
 					}
 				}
 				apply(t, []outboxAct{count.Draw(t, "count")}, other)
-				r.kill(codectest.Persisted(t, plain), rapid.Uint64().Draw(t, "seed"))
+				r.kill(rafttest.Persisted(t, plain), rapid.Uint64().Draw(t, "seed"))
 			},
 			"read": func(t *rapid.T) { // a page of a timeline with all authors
 				authors := slices.Sorted(maps.Keys(want))
@@ -428,7 +428,7 @@ func TestOutboxesEqualModel(t *testing.T) {
 			},
 			"snapshot": func(t *rapid.T) { // take a snapshot, and persist it only after later writes
 				r := which.Draw(t, "replica")
-				at := codectest.Persisted(t, plain)
+				at := rafttest.Persisted(t, plain)
 				snapshot, err := r.Snapshot()
 				r.must(err)
 				defer snapshot.Release()
@@ -439,7 +439,7 @@ func TestOutboxesEqualModel(t *testing.T) {
 				}
 				write(t)
 				r.spill(0, math.MaxInt64)
-				var s codectest.Sink
+				var s rafttest.Sink
 				r.must(snapshot.Persist(&s))
 				if !bytes.Equal(s.Bytes(), at) {
 					t.Fatal("a snapshot has something that was written after it")
@@ -454,7 +454,7 @@ func TestOutboxesEqualModel(t *testing.T) {
 					if got := r.State().Digest; got != sum {
 						t.Fatalf("digest %x, want %x", got, sum)
 					}
-					if err := codectest.CheckTable(r.Table()); err != nil {
+					if err := rafttest.CheckTable(r.Table()); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -11,10 +11,10 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/rows"
 )
@@ -91,7 +91,7 @@ func TestPostsKeepNoReplica(t *testing.T) {
 	c := New(raftfsm.Places{})
 	defer c.Close()
 	publish := PostOp{Kind: Publish, ID: 5, Limits: OutboxLimits{Posts: 10}}
-	c.Apply(codectest.Command(1, outboxEntry(1, outboxSection(&dedup.RequestID{}, nil, outboxAct{key: 3, op: publish}))))
+	c.Apply(rafttest.Command(1, outboxEntry(1, outboxSection(&dedup.RequestID{}, nil, outboxAct{key: 3, op: publish}))))
 	for _, failure := range []error{nil, errors.New("a bad token")} {
 		postsKeepNoReplica(t, c, failure)
 	}
@@ -163,7 +163,7 @@ func TestScanReadsShardsAgain(t *testing.T) {
 // A scan with limit 0 returns no rows, and sets More if there are rows.
 func TestScanOfNoRows(t *testing.T) {
 	c := newCounters(t)
-	c.Apply(codectest.Command(1, entryOf(0, []engine.Op{add(7, 0, 5)})))
+	c.Apply(rafttest.Command(1, entryOf(0, []engine.Op{add(7, 0, 5)})))
 	for _, oneShard := range []bool{false, true} {
 		q := &rows.Scan{Width: 1, OneShard: oneShard}
 		read := &raftfsm.Read{Parts: make([]raftfsm.Part, 1), Route: raftfsm.NewRoute(1, 1, false)}

@@ -9,9 +9,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/rows"
 )
@@ -41,7 +41,7 @@ func TestReadsBesideASplit(t *testing.T) {
 		for i := range all {
 			all[i] = uint64(i)
 		}
-		m.Apply(codectest.Next(m, added(early, all...)))
+		m.Apply(rafttest.Next(m, added(early, all...)))
 		s := splitOf(m, early, parts)
 		count := func(route codec.Route) (read int, err error) {
 			p := &raftfsm.Part{Route: route, Keys: all}
@@ -95,7 +95,7 @@ func TestPostsBesideASplit(t *testing.T) {
 	m := New(raftfsm.Places{})
 	defer m.Close()
 	publish := PostOp{Kind: Publish, ID: 5, Limits: OutboxLimits{Posts: 10}}
-	m.Apply(codectest.Next(m, outboxEntry(1, outboxSection(&dedup.RequestID{}, nil, outboxAct{key: 1, op: publish}))))
+	m.Apply(rafttest.Next(m, outboxEntry(1, outboxSection(&dedup.RequestID{}, nil, outboxAct{key: 1, op: publish}))))
 	q, s := &PostsQuery{Limit: 3}, splitOf(m, codec.Whole, 3)
 	read := &raftfsm.Read{IDs: []uint64{1}, Parts: []raftfsm.Part{{Route: codec.Whole, Keys: []uint64{1}, At: []int{0}}}, Route: raftfsm.NewRoute(1, 1, false), Deadline: soon()}
 	q.Split(read)
@@ -159,7 +159,7 @@ func TestRestoreWithdrawsTheRoute(t *testing.T) {
 			}
 			return step.err
 		}
-		if err := codectest.Restore(m, codectest.Persisted(t, from)); !errors.Is(err, step.err) || !m.Routed(step.after) {
+		if err := rafttest.Restore(m, rafttest.Persisted(t, from)); !errors.Is(err, step.err) || !m.Routed(step.after) {
 			t.Errorf("%+v: %v, it has %s", step, err, m.Route())
 		}
 	}
@@ -202,14 +202,14 @@ func TestAttemptsAreDecidedByTheLog(t *testing.T) {
 						t.Fatalf("abandon after a split %v: %v", isSplit, err)
 					}
 				case "add":
-					r := m.Apply(codectest.Command(index, added(route, parts*key))).(*raftfsm.Result)
+					r := m.Apply(rafttest.Command(index, added(route, parts*key))).(*raftfsm.Result)
 					if misrouted := (route == later) != isSplit; (r.Outcome(0) == dedup.Misrouted) != misrouted || r.Modulus != m.Route().Modulus {
 						t.Fatalf("by %s, split %v: outcome %d of modulus %d", route, isSplit, r.Outcome(0), r.Modulus)
 					}
 				case "restart":
 					if i == 0 {
 						again := begin()
-						if err := codectest.Restore(again, codectest.Persisted(t, m)); err != nil {
+						if err := rafttest.Restore(again, rafttest.Persisted(t, m)); err != nil {
 							t.Fatal(err)
 						}
 						all[0] = again
@@ -228,7 +228,7 @@ func TestAttemptsAreDecidedByTheLog(t *testing.T) {
 					counted++
 				}
 			}
-			if a, b := codectest.Persisted(t, all[0]), codectest.Persisted(t, all[1]); !bytes.Equal(a, b) {
+			if a, b := rafttest.Persisted(t, all[0]), rafttest.Persisted(t, all[1]); !bytes.Equal(a, b) {
 				t.Fatalf("after %s, the snapshots differ: % x\n% x", step, a, b)
 			}
 		}
@@ -256,12 +256,12 @@ func FuzzReadHead(f *testing.F) {
 		_ = w.End(0, 0)
 		return b.Bytes()
 	}
-	payload := func(stream []byte) []byte { return codectest.PayloadOf(codectest.SectionsOf(f, stream)[0]) }
+	payload := func(stream []byte) []byte { return rafttest.PayloadOf(rafttest.SectionsOf(f, stream)[0]) }
 	f.Add(payload(write(codec.Head{Index: 7, Route: codec.Route{Modulus: 21, Residue: 3}, Abandoned: 2})), uint32(7), uint32(3))
 	f.Add(payload(write(codec.Head{Route: codec.Whole}))[:35], uint32(1), uint32(0))
 	f.Fuzz(func(t *testing.T, head []byte, modulus, residue uint32) {
 		first := codec.Route{Modulus: max(modulus, 1), Residue: residue}
-		h, err := codec.NewStreamReader(bytes.NewReader(codectest.Framed(codec.StreamHead, head))).Head(codec.KindFeed, first)
+		h, err := codec.NewStreamReader(bytes.NewReader(rafttest.Framed(codec.StreamHead, head))).Head(codec.KindFeed, first)
 		if err != nil {
 			if !errors.Is(err, codec.ErrSnapshot) {
 				t.Fatalf("refused with %v", err)

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/internal/rafttest"
 )
 
 // The first segment is sealed if its rows are old, although its range begins at 0.
@@ -15,7 +15,7 @@ func TestFirstSegmentIsSealed(t *testing.T) {
 	for i := range uint64(25_000) {
 		ops = append(ops, add(first+i<<22, 0, 1))
 	}
-	c.Apply(codectest.Command(1, entryOf(0, ops)))
+	c.Apply(rafttest.Command(1, entryOf(0, ops)))
 	old := func(from, _ uint64) bool { return from >= first }
 	for range 2 {
 		for from, more := uint64(0), true; more; {

@@ -11,9 +11,9 @@ import (
 	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
@@ -48,14 +48,14 @@ func TestMemberBytesAreGolden(t *testing.T) {
 		}
 		AppendPurge(w, 2048)
 	})
-	codectest.Golden(t, "entry-members.bin", changes)
-	r := c.Apply(codectest.Command(1, changes)).(*raftfsm.Result)
+	rafttest.Golden(t, "entry-members.bin", changes)
+	r := c.Apply(rafttest.Command(1, changes)).(*raftfsm.Result)
 	if want := []int{0, 1, 2, 4, 5}; !slices.Equal(r.Changed, want) || len(r.Overflows) > 0 {
 		t.Errorf("ops %v changed a set, want %v; refused %v", r.Changed, want, r.Overflows)
 	}
-	named := codectest.Persisted(t, c)
-	codectest.Golden(t, "snapshot-members.bin", named)
-	if last := c.Apply(codectest.Command(2, entry(func(w *raftfsm.RequestWriter) { Ops{{ID: 7, Kind: engine.OpDelete}}.AppendTo(w, 7, 0) }))); last.(*raftfsm.Result).Rows[2] != 0 {
+	named := rafttest.Persisted(t, c)
+	rafttest.Golden(t, "snapshot-members.bin", named)
+	if last := c.Apply(rafttest.Command(2, entry(func(w *raftfsm.RequestWriter) { Ops{{ID: 7, Kind: engine.OpDelete}}.AppendTo(w, 7, 0) }))); last.(*raftfsm.Result).Rows[2] != 0 {
 		t.Errorf("a deleted row is %v", last.(*raftfsm.Result).Rows)
 	}
 	carried, err := CarryBlocks(bytes.NewReader(named), nil, sets)
@@ -67,11 +67,11 @@ func TestMemberBytesAreGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	codectest.Golden(t, "carried-members.bin", sent)
+	rafttest.Golden(t, "carried-members.bin", sent)
 
 	cleared := entry(func(w *raftfsm.RequestWriter) { AppendClearMembers(w) })
-	codectest.Golden(t, "entry-members-clear.bin", cleared)
-	if c.Apply(codectest.Command(3, cleared)); sets.State().Pairs != 0 {
+	rafttest.Golden(t, "entry-members-clear.bin", cleared)
+	if c.Apply(rafttest.Command(3, cleared)); sets.State().Pairs != 0 {
 		t.Errorf("%d pairs are left", sets.State().Pairs)
 	}
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
@@ -86,7 +86,7 @@ type setsWorld struct {
 func (r *setsReplica) apply(t *rapid.T, w *setsWorld, to uint64) {
 	for r.index < to {
 		r.index++
-		got, ok := r.fsm.Apply(codectest.Command(r.index, w.log[r.index-1])).(*raftfsm.Result)
+		got, ok := r.fsm.Apply(rafttest.Command(r.index, w.log[r.index-1])).(*raftfsm.Result)
 		if !ok {
 			t.Fatalf("entry %d: %v", r.index, r.fsm.Stuck())
 		}
@@ -104,7 +104,7 @@ func (r *setsReplica) apply(t *rapid.T, w *setsWorld, to uint64) {
 }
 
 func (r *setsReplica) takeSnapshot(t rapid.TB) {
-	r.snapshot, r.stored = codectest.Persisted(t, r.fsm), r.index
+	r.snapshot, r.stored = rafttest.Persisted(t, r.fsm), r.index
 	if err := r.fsm.Members().Trim(r.index); err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func (w *setsWorld) check(t *rapid.T, r *setsReplica) {
 	if err := r.fsm.Members().Verify(); err != nil {
 		t.Fatal(err)
 	}
-	if err := codectest.CheckTable(r.fsm.Table()); err != nil {
+	if err := rafttest.CheckTable(r.fsm.Table()); err != nil {
 		t.Fatal(err)
 	}
 	for row := range uint64(setsRows) {

@@ -11,9 +11,9 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
@@ -47,7 +47,7 @@ func TestSetsSplitThenApply(t *testing.T) {
 			}
 			now := time.UnixMilli(20_000*(24*time.Hour).Milliseconds() + int64(index/3))
 			data := append(dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 2), now, testLimits), w.Section()...)
-			r, ok := m.Apply(codectest.Next(m, codec.AppendChecksum(data))).(*raftfsm.Result)
+			r, ok := m.Apply(rafttest.Next(m, codec.AppendChecksum(data))).(*raftfsm.Result)
 			if !ok {
 				t.Fatal(m.Stuck())
 			}
@@ -120,7 +120,7 @@ func TestSetsSplitThenApply(t *testing.T) {
 		}
 		pairs := uint64(0)
 		for part, r := range parts {
-			if err := errors.Join(r.fsm.Members().Verify(), codectest.CheckTable(r.fsm.Table())); err != nil {
+			if err := errors.Join(r.fsm.Members().Verify(), rafttest.CheckTable(r.fsm.Table())); err != nil {
 				t.Fatal(err)
 			}
 			_, n := r.fsm.Besides()
@@ -160,7 +160,7 @@ func TestReadsOfSetsBeforeAReplay(t *testing.T) {
 			Ops(ops).AppendTo(&w, ops[i].ID, i)
 		}
 		data := append(dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 2), time.UnixMilli(20_000*(24*time.Hour).Milliseconds()), testLimits), w.Section()...)
-		if _, ok := m.Apply(codectest.Next(m, codec.AppendChecksum(data))).(*raftfsm.Result); !ok {
+		if _, ok := m.Apply(rafttest.Next(m, codec.AppendChecksum(data))).(*raftfsm.Result); !ok {
 			t.Fatal(m.Stuck())
 		}
 	}

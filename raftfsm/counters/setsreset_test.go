@@ -9,9 +9,9 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
@@ -36,8 +36,8 @@ func TestSnapshotWithoutSets(t *testing.T) {
 	}
 	fsm := New(raftfsm.Places{Members: sets})
 	defer fsm.Close()
-	fsm.Apply(codectest.Command(1, entryOf(engine.Op{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 5}}})))
-	snapshot := codectest.Persisted(t, fsm)
+	fsm.Apply(rafttest.Command(1, entryOf(engine.Op{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 5}}})))
+	snapshot := rafttest.Persisted(t, fsm)
 
 	damage, err := sets.Begin(members.State{}, 2, 0) // an entry that is not in the log
 	if err != nil {
@@ -52,12 +52,12 @@ func TestSnapshotWithoutSets(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := errors.Join(codectest.Restore(fsm, snapshot), fsm.Stuck()); err != nil {
+	if err := errors.Join(rafttest.Restore(fsm, snapshot), fsm.Stuck()); err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range []int64{5, 6} { // member 8 leaves, member 7 joins
 		op := [...]engine.Op{engine.Leave(1, 0, 8), engine.Join(1, 0, 7)}[i]
-		r, ok := fsm.Apply(codectest.Command(uint64(2+i), entryOf(op))).(*raftfsm.Result)
+		r, ok := fsm.Apply(rafttest.Command(uint64(2+i), entryOf(op))).(*raftfsm.Result)
 		if !ok {
 			t.Fatal(fsm.Stuck())
 		}

@@ -15,10 +15,10 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
@@ -90,12 +90,12 @@ func (n *coldNode) open(group uint32) *Machine {
 	c.SetRoute(first)
 	c.SetGrowth(raftfsm.Growth{Parking: n.parking, Unborn: group != coldParent, NewPart: func() raftfsm.Machine { return New(raftfsm.Places{}) }})
 	if all := n.snapshots[group]; len(all) > 0 {
-		n.must(codectest.Restore(c, all[len(all)-1].stream))
+		n.must(rafttest.Restore(c, all[len(all)-1].stream))
 	}
 	n.replicas[group] = c
 	n.sweep(group)
 	for log := n.logs[group]; c.Applied() < uint64(len(log)); {
-		if err, failed := c.Apply(codectest.Next(c, log[c.Applied()])).(error); failed {
+		if err, failed := c.Apply(rafttest.Next(c, log[c.Applied()])).(error); failed {
 			n.t.Fatalf("group %d, entry %d: %v", group, c.Applied()+1, err)
 		}
 	}
@@ -125,7 +125,7 @@ func (n *coldNode) apply(group uint32, entry []byte) {
 	n.t.Helper()
 	n.logs[group] = append(n.logs[group], entry)
 	c := n.replicas[group]
-	if err, failed := c.Apply(codectest.Next(c, entry)).(error); failed {
+	if err, failed := c.Apply(rafttest.Next(c, entry)).(error); failed {
 		n.t.Fatalf("group %d: %v", group, err)
 	}
 }
@@ -200,7 +200,7 @@ func (n *coldNode) check() {
 	n.t.Helper()
 	rows := map[uint64]int64{}
 	for group, c := range n.replicas {
-		n.must(codectest.CheckTable(c.Table()))
+		n.must(rafttest.CheckTable(c.Table()))
 		n.must(c.Table().Scan(0, engine.ColumnsMax, func(p *engine.Page) bool {
 			for i, key := range p.IDs {
 				if n.groupOf(key) != group {
@@ -249,9 +249,9 @@ func (n *coldNode) sent(group uint32, stored []byte, want *Machine) {
 	first, _ := n.routes(group)
 	other.fsm.SetRoute(first)
 	other.fsm.SetGrowth(raftfsm.Growth{Parking: new(raftfsm.Parking), NewPart: func() raftfsm.Machine { return New(raftfsm.Places{}) }})
-	n.must(codectest.Restore(other.fsm, stream))
+	n.must(rafttest.Restore(other.fsm, stream))
 	for log := n.logs[group]; other.fsm.Applied() < uint64(len(log)); {
-		if err, failed := other.fsm.Apply(codectest.Next(other.fsm, log[other.fsm.Applied()])).(error); failed {
+		if err, failed := other.fsm.Apply(rafttest.Next(other.fsm, log[other.fsm.Applied()])).(error); failed {
 			n.t.Fatal(err)
 		}
 	}

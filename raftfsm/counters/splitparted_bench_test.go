@@ -11,9 +11,9 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
 // BenchmarkSplitParted parts a shard of 30 million rows in three, splits it, and has a child adopt its part. The rows
@@ -86,7 +86,7 @@ func benchSplitParted(b *testing.B, sealed, steps, onDisk bool) {
 	growth.Unborn = true
 	child.SetGrowth(growth)
 	began = time.Now()
-	if err, failed := child.Apply(codectest.Next(child, parking.Of(6).Entry(codec.KindCounters))).(error); failed {
+	if err, failed := child.Apply(rafttest.Next(child, parking.Of(6).Entry(codec.KindCounters))).(error); failed {
 		b.Fatal(err)
 	}
 	adopt := time.Since(began)

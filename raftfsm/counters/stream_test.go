@@ -11,31 +11,31 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/rows"
 )
 
 func goldenCounters(t testing.TB) *Machine {
 	c := newCounters(t)
 	for i, ops := range goldenOps() {
-		c.Apply(codectest.Command(uint64(i+1), entryOf(0, ops)))
+		c.Apply(rafttest.Command(uint64(i+1), entryOf(0, ops)))
 	}
 	return c
 }
 
 func TestSnapshotBytesAreGolden(t *testing.T) {
-	codectest.Golden(t, "snapshot-empty.bin", codectest.Persisted(t, newCounters(t)))
+	rafttest.Golden(t, "snapshot-empty.bin", rafttest.Persisted(t, newCounters(t)))
 	c := goldenCounters(t)
-	codectest.Golden(t, "snapshot-counters.bin", codectest.Persisted(t, c))
+	rafttest.Golden(t, "snapshot-counters.bin", rafttest.Persisted(t, c))
 }
 
 func TestDamagedSnapshotIsRefused(t *testing.T) {
 	t.Parallel()
 	t.Run("few rows", func(t *testing.T) {
 		c := goldenCounters(t)
-		codectest.MustRefuseDamage(t, c, codectest.Persisted(t, c), func() any { return c.State() })
+		rafttest.MustRefuseDamage(t, c, rafttest.Persisted(t, c), func() any { return c.State() })
 	})
 	t.Run("of a catalog", func(t *testing.T) {
 		ofCatalog, err := os.ReadFile("../catalog/testdata/snapshot-catalog.bin")
@@ -43,13 +43,13 @@ func TestDamagedSnapshotIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := newCounters(t)
-		if err := codectest.Restore(c, ofCatalog); !errors.Is(err, codec.ErrSnapshot) {
+		if err := rafttest.Restore(c, ofCatalog); !errors.Is(err, codec.ErrSnapshot) {
 			t.Error(err)
 		}
 	})
 	t.Run("sections of several segments", func(t *testing.T) {
-		snapshot := codectest.Persisted(t, filledCounters(t, 20_000))
-		parts := codectest.SectionsOf(t, snapshot)
+		snapshot := rafttest.Persisted(t, filledCounters(t, 20_000))
+		parts := rafttest.SectionsOf(t, snapshot)
 		if len(parts) < 4 {
 			t.Fatalf("%d sections", len(parts))
 		}
@@ -63,7 +63,7 @@ func TestDamagedSnapshotIsRefused(t *testing.T) {
 				"left out": slices.Delete(slices.Clone(parts), i, i+1),
 				"doubled":  slices.Insert(slices.Clone(parts), i, parts[i]),
 			} {
-				if err := codectest.Restore(c, bytes.Join(damaged, nil)); !errors.Is(err, codec.ErrSnapshot) || c.State() != before {
+				if err := rafttest.Restore(c, bytes.Join(damaged, nil)); !errors.Is(err, codec.ErrSnapshot) || c.State() != before {
 					t.Errorf("section %d %s: %v", i, what, err)
 				}
 			}
@@ -79,7 +79,7 @@ func filledCounters(t testing.TB, rows int) *Machine {
 	for range rows {
 		ops = append(ops, add(r.Uint64()>>r.IntN(30), uint8(r.IntN(4)), 1+r.Int64N(70_000)))
 	}
-	c.Apply(codectest.Command(1, entryOf(0, ops)))
+	c.Apply(rafttest.Command(1, entryOf(0, ops)))
 	return c
 }
 
@@ -92,12 +92,12 @@ func TestSnapshotRestores(t *testing.T) {
 			for i := range ops {
 				want.apply(&ops[i])
 			}
-			c.Apply(codectest.Command(index+1, entryOf(0, ops)))
+			c.Apply(rafttest.Command(index+1, entryOf(0, ops)))
 		}
-		snapshot := codectest.Persisted(rt, c)
+		snapshot := rafttest.Persisted(rt, c)
 		restored := New(raftfsm.Places{})
-		restored.Apply(codectest.Command(1, entryOf(0, []engine.Op{add(99, 0, 99)}))) // restore removes it
-		if err := codectest.Restore(restored, snapshot); err != nil {
+		restored.Apply(rafttest.Command(1, entryOf(0, []engine.Op{add(99, 0, 99)}))) // restore removes it
+		if err := rafttest.Restore(restored, snapshot); err != nil {
 			rt.Fatal(err)
 		}
 		want.mustEqual(rt, restored.Table())
@@ -106,7 +106,7 @@ func TestSnapshotRestores(t *testing.T) {
 			rt.Fatalf("state %+v, was %+v", got, was)
 		}
 		again := New(raftfsm.Places{})
-		if err := codectest.Restore(again, codectest.Persisted(rt, restored)); err != nil || again.State().Digest != was.Digest {
+		if err := rafttest.Restore(again, rafttest.Persisted(rt, restored)); err != nil || again.State().Digest != was.Digest {
 			rt.Fatalf("restored twice: digest %016x, %v", again.State().Digest, err)
 		}
 	})
@@ -120,12 +120,12 @@ func FuzzReadCounters(f *testing.F) {
 	_ = c.Table().Snapshot().Pages(func(p *engine.Page) error { section = rows.AppendRows(section, p, 0, len(p.IDs)); return nil })
 	f.Add(uint64(3), uint8(codec.StreamRows), section, uint8(codec.StreamRows), []byte{}, c.State().Rows, c.Table().Digest())
 	f.Fuzz(func(t *testing.T, index uint64, kind1 uint8, one []byte, kind2 uint8, two []byte, count, digest uint64) {
-		if err := codectest.Restore(newCounters(t), one); !errors.Is(err, codec.ErrSnapshot) && len(one) < 33 {
+		if err := rafttest.Restore(newCounters(t), one); !errors.Is(err, codec.ErrSnapshot) && len(one) < 33 {
 			t.Fatalf("a stream of %d bytes: %v", len(one), err)
 		}
-		for _, parts := range [][]codectest.Part{{{Kind: kind1, Payload: one}}, {{Kind: kind1, Payload: one}, {Kind: kind2, Payload: two}}} {
+		for _, parts := range [][]rafttest.Part{{{Kind: kind1, Payload: one}}, {{Kind: kind1, Payload: one}, {Kind: kind2, Payload: two}}} {
 			r := newCounters(t)
-			if err := codectest.Restore(r, codectest.StreamOf(codec.KindCounters, index, parts, count, digest)); err != nil {
+			if err := rafttest.Restore(r, rafttest.StreamOf(codec.KindCounters, index, parts, count, digest)); err != nil {
 				if !errors.Is(err, codec.ErrSnapshot) {
 					t.Fatal(err)
 				}
@@ -135,7 +135,7 @@ func FuzzReadCounters(f *testing.F) {
 				t.Fatalf("state %+v, the end says %d rows, digest %016x", s, count, digest)
 			}
 			again := newCounters(t)
-			if err := codectest.Restore(again, codectest.Persisted(t, r)); err != nil || again.State().Digest != digest {
+			if err := rafttest.Restore(again, rafttest.Persisted(t, r)); err != nil || again.State().Digest != digest {
 				t.Fatalf("restored again: %v", err)
 			}
 		}

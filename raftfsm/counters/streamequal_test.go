@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
 // Two replicas that applied the same entries have different salts, so their hash arrays differ. A
@@ -34,23 +34,23 @@ func TestEqualRowsMakeEqualStreams(t *testing.T) {
 			ops[1] = add(ids[0], 9, -1) // its segment stays wide for now
 		}
 		entry := entryOf(4, ops)
-		a, b := one.Apply(codectest.Command(index, entry)).(*raftfsm.Result), two.Apply(codectest.Command(index, entry)).(*raftfsm.Result)
+		a, b := one.Apply(rafttest.Command(index, entry)).(*raftfsm.Result), two.Apply(rafttest.Command(index, entry)).(*raftfsm.Result)
 		if !slices.Equal(a.Rows, b.Rows) || !slices.Equal(a.Overflows, b.Overflows) || one.State().Digest != two.State().Digest {
 			t.Fatalf("entry %d is answered otherwise, %+v and %+v", index, one.State(), two.State())
 		}
 	}
-	want := codectest.Persisted(t, one)
+	want := rafttest.Persisted(t, one)
 	for name, again := range map[string]*Machine{
 		"another replica": two,
 		"a restart":       newCounters(t),
 		"packed rows":     New(raftfsm.Places{Seal: func(uint64, uint64) bool { return true }}),
 	} {
 		if again != two {
-			if err := codectest.Restore(again, want); err != nil {
+			if err := rafttest.Restore(again, want); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if got := codectest.Persisted(t, again); !bytes.Equal(got, want) {
+		if got := rafttest.Persisted(t, again); !bytes.Equal(got, want) {
 			t.Errorf("%s: a snapshot of %d bytes is another than one of %d", name, len(got), len(want))
 		}
 	}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
 // frozenReplica returns a replica most of whose rows are cold.
@@ -21,7 +21,7 @@ func frozenReplica(t *testing.T, name string) *coldReplica {
 	for i := range uint64(25_000) {
 		ops = append(ops, add(i<<20, 0, int64(i%500)+1))
 	}
-	r.fsm.Apply(codectest.Command(1, entryOf(0, ops)))
+	r.fsm.Apply(rafttest.Command(1, entryOf(0, ops)))
 	r.freeze()
 	if r.froze < 10_000 {
 		t.Fatalf("%d rows are cold", r.froze)
@@ -42,7 +42,7 @@ func mustBeStuck(t *testing.T, c *Machine, applied uint64) {
 	next := applied + 100
 	answers := c.ApplyBatch([]*raft.Log{
 		{Index: next, Type: raft.LogConfiguration},
-		codectest.Command(next+1, entryOf(0, []engine.Op{add(1<<60, 0, 1)})),
+		rafttest.Command(next+1, entryOf(0, []engine.Op{add(1<<60, 0, 1)})),
 	})
 	for i, answer := range answers {
 		if err, ok := answer.(error); !ok || !errors.Is(err, raftfsm.ErrStuck) {
@@ -59,9 +59,9 @@ func mustBeStuck(t *testing.T, c *Machine, applied uint64) {
 func TestUnreadRowsStopAReplica(t *testing.T) {
 	a, b := frozenReplica(t, "a"), frozenReplica(t, "b")
 	log := []*raft.Log{
-		codectest.Command(2, entryOf(1, []engine.Op{add(24_999<<20, 0, 1)})), // only rows in memory
-		codectest.Command(3, entryOf(1, []engine.Op{add(24_998<<20, 0, 1), add(5<<20, 0, 7)})),
-		codectest.Command(4, entryOf(1, []engine.Op{add(6<<20, 0, 1)})),
+		rafttest.Command(2, entryOf(1, []engine.Op{add(24_999<<20, 0, 1)})), // only rows in memory
+		rafttest.Command(3, entryOf(1, []engine.Op{add(24_998<<20, 0, 1), add(5<<20, 0, 7)})),
+		rafttest.Command(4, entryOf(1, []engine.Op{add(6<<20, 0, 1)})),
 	}
 	a.must(a.store.Erase(1))
 	a.fsm.Apply(log[0])
@@ -77,7 +77,7 @@ func TestUnreadRowsStopAReplica(t *testing.T) {
 		b.fsm.Apply(entry)
 	}
 	b.snapshot()
-	a.must(codectest.Restore(a.fsm, b.carried()))
+	a.must(rafttest.Restore(a.fsm, b.carried()))
 	got, want := a.fsm.Apply(log[2]).(*raftfsm.Result), b.fsm.Apply(log[2]).(*raftfsm.Result)
 	if !slices.Equal(got.Rows, want.Rows) || a.fsm.State().Digest != b.fsm.State().Digest || a.fsm.Stuck() != nil {
 		t.Errorf("%v, %+v; want %v, %+v: %v", got.Rows, a.fsm.State(), want.Rows, b.fsm.State(), a.fsm.Stuck())
@@ -91,7 +91,7 @@ func TestClosedReplicaKeepsNothing(t *testing.T) {
 	for i := range uint64(2_000) {
 		ops = append(ops, add(i<<20, 0, 1))
 	}
-	a.fsm.Apply(codectest.Command(2, entryOf(0, ops)))
+	a.fsm.Apply(rafttest.Command(2, entryOf(0, ops)))
 	old := func(uint64, uint64) bool { return true }
 	a.fsm.Watch(old, true)
 	idle := a.fsm.Watch(old, true)

@@ -8,9 +8,9 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
@@ -55,7 +55,7 @@ func TestUnevenSplit(t *testing.T) {
 		for key := range uint64(10) {
 			Ops{{ID: key, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}}}.AppendTo(&w, key, 0)
 		}
-		m.Apply(codectest.Next(m, codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindCounters, 0), w.Section()...))))
+		m.Apply(rafttest.Next(m, codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindCounters, 0), w.Section()...))))
 		before := m.State()
 		splits = wrong
 		e := raftfsm.SplitEntry{From: codec.Whole, Attempt: 3, Group: 5, Divisor: 1, Children: []uint32{6}}
@@ -80,7 +80,7 @@ func TestUnevenParting(t *testing.T) {
 		parking := new(raftfsm.Parking)
 		m.SetGrowth(raftfsm.Growth{Parking: parking, NewPart: func() raftfsm.Machine { return New(raftfsm.Places{}) }})
 		ops := []engine.Op{add(1, 0, 5), add(2, 0, 7)}
-		m.Apply(codectest.Command(1, entryOf(0, ops)))
+		m.Apply(rafttest.Command(1, entryOf(0, ops)))
 		m.Table().Adopt(2+wrong.rows, m.Table().Digest()+uint64(wrong.digest))
 		e := raftfsm.SplitEntry{From: codec.Whole, Attempt: 3, Group: 5, Divisor: 1, Children: []uint32{6}}
 		if more, err := m.Part(raftfsm.Partition{From: codec.Whole, Divisor: 1, Parts: 2}); more || err != nil {

@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/rows"
 )
 
@@ -23,7 +23,7 @@ func TestVisitedRowsMakeTheTable(t *testing.T) {
 	for name, rows := range map[string]int{"empty": 0, "one": 1, "many": 3 * 1 << 15} {
 		t.Run(name, func(t *testing.T) {
 			c := filledCounters(t, rows)
-			table, facts, err := rebuilt(codectest.Persisted(t, c))
+			table, facts, err := rebuilt(rafttest.Persisted(t, c))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -36,7 +36,7 @@ func TestVisitedRowsMakeTheTable(t *testing.T) {
 }
 
 func TestVisitRefusesDamage(t *testing.T) {
-	snapshot := codectest.Persisted(t, goldenCounters(t))
+	snapshot := rafttest.Persisted(t, goldenCounters(t))
 	for i := range snapshot {
 		flipped := bytes.Clone(snapshot)
 		flipped[i] ^= 1 << (i % 8)
@@ -50,7 +50,7 @@ func TestVisitRefusesDamage(t *testing.T) {
 
 func TestVisitEndsWithTheVisitorsError(t *testing.T) {
 	enough := errors.New("enough")
-	_, err := self.VisitSnapshot(bytes.NewReader(codectest.Persisted(t, filledCounters(t, 3))), codec.KindCounters, codec.Whole,
+	_, err := self.VisitSnapshot(bytes.NewReader(rafttest.Persisted(t, filledCounters(t, 3))), codec.KindCounters, codec.Whole,
 		raftfsm.SnapshotVisitor{Rows: func(raftfsm.Table, *engine.Page) error { return enough }})
 	if !errors.Is(err, enough) || errors.Is(err, codec.ErrSnapshot) {
 		t.Errorf("got %v", err)
@@ -64,17 +64,17 @@ func FuzzVisitSnapshot(f *testing.F) {
 	c := goldenCounters(f)
 	hot := []byte(nil)
 	_ = c.Table().Snapshot().Pages(func(p *engine.Page) error { hot = rows.AppendRows(hot, p, 0, len(p.IDs)); return nil })
-	once := codectest.SectionsOf(f, codectest.Persisted(f, c))
+	once := rafttest.SectionsOf(f, rafttest.Persisted(f, c))
 	f.Add(uint64(3), uint8(codec.StreamRows), hot, uint8(codec.StreamRows), []byte{}, c.State().Rows, c.Table().Digest())
 	f.Fuzz(func(t *testing.T, index uint64, kind1 uint8, one []byte, kind2 uint8, two []byte, count, digest uint64) {
-		for _, parts := range [][]codectest.Part{{{Kind: kind1, Payload: one}}, {{Kind: kind1, Payload: one}, {Kind: kind2, Payload: two}}} {
+		for _, parts := range [][]rafttest.Part{{{Kind: kind1, Payload: one}}, {{Kind: kind1, Payload: one}, {Kind: kind2, Payload: two}}} {
 			for _, section := range once[len(once)-4 : len(once)-1] {
-				parts = append(parts, codectest.Part{Kind: section[0], Payload: codectest.PayloadOf(section)})
+				parts = append(parts, rafttest.Part{Kind: section[0], Payload: rafttest.PayloadOf(section)})
 			}
-			stream := codectest.StreamOf(codec.KindCounters, index, parts, count, digest)
+			stream := rafttest.StreamOf(codec.KindCounters, index, parts, count, digest)
 			table, facts, err := rebuilt(stream)
 			c := newCounters(t)
-			if codectest.Restore(c, stream) != nil {
+			if rafttest.Restore(c, stream) != nil {
 				continue
 			}
 			if state := c.State(); err != nil || facts != (raftfsm.SnapshotFacts{Index: state.Index, Route: codec.Whole, Rows: state.Rows, Digest: state.Digest}) || table.Digest() != state.Digest {

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/spill"
 )
 
@@ -76,7 +76,7 @@ func TestFeedsMoveBesideReadersAndWriters(t *testing.T) {
 		if round%10 == 0 {
 			state := r.fsm.State()
 			other := New(spill.Place{})
-			r.must(codectest.Restore(other, codectest.Persisted(t, r.fsm)))
+			r.must(rafttest.Restore(other, rafttest.Persisted(t, r.fsm)))
 			if got := other.State(); got.Digest != state.Digest {
 				t.Errorf("a snapshot has digest %x, want %x", got.Digest, state.Digest)
 			}

@@ -8,9 +8,9 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/spill"
 )
@@ -80,7 +80,7 @@ func TestFolloweesTakesNoMemory(t *testing.T) {
 	var w raftfsm.RequestWriter
 	w.Reset(nil, codec.Whole, &dedup.RequestID{})
 	Ops{op}.AppendTo(&w, 7, 0)
-	f.Apply(codectest.Command(1, codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindFeed, 0), w.Section()...))))
+	f.Apply(rafttest.Command(1, codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindFeed, 0), w.Section()...))))
 	dst := make([]Followee, 0, 90)
 	if n := testing.AllocsPerRun(100, func() { dst, _, _ = f.Followees(dst[:0], 7) }); n != 0 || len(dst) != 90 {
 		t.Errorf("%v allocations for %d followees", n, len(dst))

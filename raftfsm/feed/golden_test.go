@@ -3,7 +3,7 @@ package feed
 import (
 	"testing"
 
-	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm/spill"
 )
 
@@ -17,7 +17,7 @@ func TestGroupBytesAreGolden(t *testing.T) {
 		Op{Kind: PutGroup, User: 8, Group: "Nobody"},
 		Op{Kind: DropGroup, User: 7, Group: "none"},
 	)
-	codectest.Golden(t, "entry-groups.bin", feeds.Data)
+	rafttest.Golden(t, "entry-groups.bin", feeds.Data)
 	f.Apply(feeds)
-	codectest.Golden(t, "snapshot-groups.bin", codectest.Persisted(t, f))
+	rafttest.Golden(t, "snapshot-groups.bin", rafttest.Persisted(t, f))
 }

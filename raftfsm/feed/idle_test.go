@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm/spill"
 )
 
@@ -101,7 +101,7 @@ func TestSnapshotBytesOfFeeds(t *testing.T) {
 	}
 	r.fsm.Apply(feedEntry(1, ops...))
 	for range 2 {
-		if told, took := r.fsm.SnapshotBytes(), len(codectest.Persisted(t, r.fsm)); told < uint64(took) || told > uint64(2*took) {
+		if told, took := r.fsm.SnapshotBytes(), len(rafttest.Persisted(t, r.fsm)); told < uint64(took) || told > uint64(2*took) {
 			t.Errorf("a snapshot takes %d bytes, told %d", took, told)
 		}
 		r.spill(0)

@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/spill"
 )
 
@@ -144,11 +144,11 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 			},
 			"restore": func(t *rapid.T) { // restores another replica's snapshot in a running process
 				r := which.Draw(t, "replica")
-				r.must(codectest.Restore(r.fsm, codectest.Persisted(t, which.Draw(t, "from").fsm)))
+				r.must(rafttest.Restore(r.fsm, rafttest.Persisted(t, which.Draw(t, "from").fsm)))
 			},
 			"restart": func(t *rapid.T) {
 				r := which.Draw(t, "replica")
-				snapshot := codectest.Persisted(t, r.fsm)
+				snapshot := rafttest.Persisted(t, r.fsm)
 				r.kill(snapshot, rapid.Uint64().Draw(t, "seed"))
 				if s := r.fsm.State(); r.tight.Load() && s.Rows > 0 && s.ColdRows != s.Rows {
 					t.Fatalf("%d users of %d are in memory, which is short", s.Rows-s.ColdRows, s.Rows)
@@ -168,10 +168,10 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 				}
 				write(draw(t))
 				r.spill(0)
-				var s codectest.Sink
+				var s rafttest.Sink
 				r.must(snapshot.Persist(&s))
 				other := New(spill.Place{})
-				r.must(codectest.Restore(other, s.Bytes()))
+				r.must(rafttest.Restore(other, s.Bytes()))
 				for key := range users.Draw(t, "up to") + 1 {
 					if got, stamp, _ := other.Followees(nil, key); !slices.Equal(got, at[key]) || stamp != stampsAt[key] {
 						t.Fatalf("in the snapshot user %d follows %v, stamp %d, want %v, %d", key, got, stamp, at[key], stampsAt[key])

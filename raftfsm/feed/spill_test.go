@@ -16,9 +16,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/spill"
 )
@@ -54,7 +54,7 @@ func (r *spillReplica) open(snapshot []byte) {
 	r.must(err)
 	r.fsm = New(spill.Place{Store: r.store, Group: 1, Tight: r.tight.Load})
 	if snapshot != nil {
-		r.must(codectest.Restore(r.fsm, snapshot))
+		r.must(rafttest.Restore(r.fsm, snapshot))
 	}
 }
 
@@ -140,7 +140,7 @@ func feedEntry(index uint64, ops ...Op) *raft.Log {
 	for i := range ops {
 		Ops(ops).AppendTo(&w, ops[i].User, i)
 	}
-	return codectest.Command(index, codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindFeed, 1), w.Section()...)))
+	return rafttest.Command(index, codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindFeed, 1), w.Section()...)))
 }
 
 // fillFeeds makes each user follow some others.
@@ -173,7 +173,7 @@ func TestFeedsOnAFullDisk(t *testing.T) {
 		t.Errorf("%d feeds left memory: %v", moved, err)
 	}
 	r.tight.Store(true)
-	snapshot := codectest.Persisted(t, r.fsm)
+	snapshot := rafttest.Persisted(t, r.fsm)
 	r.close()
 	r.open(snapshot)
 	if s := r.fsm.State(); s.ColdRows != 0 {
@@ -192,7 +192,7 @@ func TestLostFeeds(t *testing.T) {
 	r := newSpillReplica(t)
 	defer r.close()
 	want := fillFeeds(t, r, 100, 9)
-	whole := codectest.Persisted(t, r.fsm)
+	whole := rafttest.Persisted(t, r.fsm)
 	r.spill(0)
 	r.must(r.store.Drop(1))
 	if got, _, err := r.fsm.Fetch(t.Context(), nil, 5); !errors.Is(err, cold.ErrDamaged) {
@@ -200,7 +200,7 @@ func TestLostFeeds(t *testing.T) {
 	}
 	snapshot, err := r.fsm.Snapshot()
 	r.must(err)
-	if err := snapshot.Persist(&codectest.Sink{}); !errors.Is(err, cold.ErrDamaged) {
+	if err := snapshot.Persist(&rafttest.Sink{}); !errors.Is(err, cold.ErrDamaged) {
 		t.Errorf("a snapshot without all feeds: %v", err)
 	}
 	snapshot.Release()
@@ -212,7 +212,7 @@ func TestLostFeeds(t *testing.T) {
 	if got := r.fsm.State(); got != before {
 		t.Errorf("%+v, before %+v", got, before)
 	}
-	r.must(codectest.Restore(r.fsm, whole))
+	r.must(rafttest.Restore(r.fsm, whole))
 	if err := r.fsm.Stuck(); err != nil {
 		t.Error(err)
 	}
@@ -225,14 +225,14 @@ func TestRestoreOfHalfASnapshotOfFeeds(t *testing.T) {
 	r := newSpillReplica(t)
 	defer r.close()
 	want := fillFeeds(t, r, 100, 9)
-	snapshot := codectest.Persisted(t, r.fsm)
+	snapshot := rafttest.Persisted(t, r.fsm)
 	r.spill(0)
 	bytes := r.fsm.Bytes()
 	r.tight.Store(true)
-	if err := codectest.Restore(r.fsm, snapshot[:len(snapshot)-1]); err == nil || r.fsm.Bytes() != bytes {
+	if err := rafttest.Restore(r.fsm, snapshot[:len(snapshot)-1]); err == nil || r.fsm.Bytes() != bytes {
 		t.Errorf("half a snapshot: %v, %d bytes, before %d", err, r.fsm.Bytes(), bytes)
 	}
 	r.check(want)
-	r.must(codectest.Restore(r.fsm, snapshot))
+	r.must(rafttest.Restore(r.fsm, snapshot))
 	r.check(want)
 }

@@ -13,9 +13,9 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/feed"
@@ -80,14 +80,14 @@ func (g *bodiesGrowing) writeKeys(m raftfsm.Machine, round, from, to uint64) {
 		}
 	}
 	data := dedup.AppendClock(codec.BeginEntry(nil, g.kind, 0), m.LogTime(), testLimits)
-	if err, failed := m.Apply(codectest.Next(m, codec.AppendChecksum(append(data, w.Section()...)))).(error); failed {
+	if err, failed := m.Apply(rafttest.Next(m, codec.AppendChecksum(append(data, w.Section()...)))).(error); failed {
 		g.Fatal(err)
 	}
 }
 
 func (g *bodiesGrowing) apply(m raftfsm.Machine, entry []byte) {
 	g.Helper()
-	if err, failed := m.Apply(codectest.Next(m, entry)).(error); failed {
+	if err, failed := m.Apply(rafttest.Next(m, entry)).(error); failed {
 		g.Fatal(err)
 	}
 }
@@ -199,7 +199,7 @@ func growBodiesAfter(g *bodiesGrowing, halves int) {
 			g.write(m, round)
 		}
 	}
-	before := codectest.Persisted(g, parent)
+	before := rafttest.Persisted(g, parent)
 	g.spill(parent)
 	by := raftfsm.Partition{From: codec.Whole, Divisor: 1, Parts: 3}
 	for step, more := 0, halves > 0; more && (halves > 1 || step < 2); step++ {
@@ -238,7 +238,7 @@ func growBodiesAfter(g *bodiesGrowing, halves int) {
 	}
 
 	again := g.machine(8, codec.Whole, false)
-	must.Do(g, codectest.Restore(again, before))
+	must.Do(g, rafttest.Restore(again, before))
 	g.apply(again, split)
 	again.Begun(3)
 	for i := range uint32(2) {
@@ -258,16 +258,16 @@ func growBodiesAfter(g *bodiesGrowing, halves int) {
 		g.spill(part)
 	}
 	g.mustEqual(undivided, parts...)
-	must.Do(g, codectest.Restore(parent, codectest.Persisted(g, parent)))
+	must.Do(g, rafttest.Restore(parent, rafttest.Persisted(g, parent)))
 	g.mustEqual(undivided, parts...)
 	g.spill(parts[1]) // removes what the parent has left
 	g.mustEqual(undivided, parts...)
-	must.Do(g, codectest.Restore(parts[1], codectest.Persisted(g, parts[1])))
+	must.Do(g, rafttest.Restore(parts[1], rafttest.Persisted(g, parts[1])))
 	must.Do(g, g.store.Drop(5))
 	g.mustEqual(undivided, parts...)
-	saved := codectest.Persisted(g, parts[2])
+	saved := rafttest.Persisted(g, parts[2])
 	parts[2].Close()
 	parts[2] = g.machine(7, parts[2].Route(), true)
-	must.Do(g, codectest.Restore(parts[2], saved))
+	must.Do(g, rafttest.Restore(parts[2], saved))
 	g.mustEqual(undivided, parts...)
 }

@@ -10,9 +10,9 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 )
@@ -58,7 +58,7 @@ func (g *growing) add(route codec.Route, key uint64) []byte {
 
 func (g *growing) must(m raftfsm.Machine, entry []byte) {
 	g.Helper()
-	if err, failed := m.Apply(codectest.Next(m, entry)).(error); failed {
+	if err, failed := m.Apply(rafttest.Next(m, entry)).(error); failed {
 		g.Fatal(err)
 	}
 }
@@ -66,7 +66,7 @@ func (g *growing) must(m raftfsm.Machine, entry []byte) {
 func (g *growing) refuses(m raftfsm.Machine, entry []byte, want error) {
 	g.Helper()
 	before := m.Applied()
-	err, _ := m.Apply(codectest.Next(m, entry)).(error)
+	err, _ := m.Apply(rafttest.Next(m, entry)).(error)
 	if !errors.Is(err, want) || m.Applied() != before+1 {
 		g.Fatalf("%v at %d after %d, want %v", err, m.Applied(), before, want)
 	}
@@ -112,7 +112,7 @@ func TestSplitAndAdopt(t *testing.T) {
 	if g.child.Routed(g.child.Route()) || !g.child.Unborn() {
 		t.Error("an unborn shard answers reads")
 	}
-	r := g.child.Apply(codectest.Next(g.child, g.add(g.child.Route(), 1))).(*raftfsm.Result)
+	r := g.child.Apply(rafttest.Next(g.child, g.add(g.child.Route(), 1))).(*raftfsm.Result)
 	if r.Outcome(0) != dedup.Misrouted || r.Modulus != 0 || g.child.State().Rows != 0 {
 		t.Errorf("an unborn shard answers %v, modulus %d", r.Outcome(0), r.Modulus)
 	}
@@ -185,9 +185,9 @@ func TestBegunBeforeTheReplay(t *testing.T) {
 func TestRestoreWhileGrowing(t *testing.T) {
 	t.Parallel()
 	g := newGrowing(t)
-	before := codectest.Persisted(t, g.parent)
+	before := rafttest.Persisted(t, g.parent)
 	g.must(g.parent, g.split())
-	must.Do(t, codectest.Restore(g.parent, before))
+	must.Do(t, rafttest.Restore(g.parent, before))
 	if g.parent.Barred() || g.parent.Route() != codec.Whole {
 		t.Error("the state from before Split is barred")
 	}
@@ -196,13 +196,13 @@ func TestRestoreWhileGrowing(t *testing.T) {
 		t.Error("no bar after the replay")
 	}
 	g.must(g.child, g.adopt())
-	saved := codectest.Persisted(t, g.child)
+	saved := rafttest.Persisted(t, g.child)
 	again := g.machine(g.child.Route(), true)
-	must.Do(t, codectest.Restore(again, saved))
+	must.Do(t, rafttest.Restore(again, saved))
 	if again.Unborn() || !again.Routed(g.child.Route()) || again.AdoptedAt() != 0 {
 		t.Error("a snapshot left the child unborn")
 	}
-	if !bytes.Equal(codectest.Persisted(t, again), saved) {
+	if !bytes.Equal(rafttest.Persisted(t, again), saved) {
 		t.Error("the snapshots differ")
 	}
 }
@@ -218,7 +218,7 @@ func TestAdoptWaitsForItsPart(t *testing.T) {
 
 	stuck := g.machine(g.child.Route(), true)
 	began := time.Now()
-	err, _ := stuck.Apply(codectest.Next(stuck, adopt)).(error)
+	err, _ := stuck.Apply(rafttest.Next(stuck, adopt)).(error)
 	if waited := time.Since(began); !errors.Is(err, raftfsm.ErrStuck) || !errors.Is(err, raftfsm.ErrNoPart) || waited < time.Second || waited > 2500*time.Millisecond {
 		t.Errorf("%v after %v", err, waited)
 	}
@@ -227,8 +227,8 @@ func TestAdoptWaitsForItsPart(t *testing.T) {
 	}
 
 	done := make(chan any)
-	go func() { done <- g.child.Apply(codectest.Next(g.child, adopt)) }()
-	before := codectest.Persisted(t, func() raftfsm.Machine { // the parent is opened again, and parks
+	go func() { done <- g.child.Apply(rafttest.Next(g.child, adopt)) }()
+	before := rafttest.Persisted(t, func() raftfsm.Machine { // the parent is opened again, and parks
 		m := g.machine(codec.Whole, false)
 		for key := range uint64(100) {
 			g.must(m, g.add(codec.Whole, key))
@@ -236,7 +236,7 @@ func TestAdoptWaitsForItsPart(t *testing.T) {
 		return m
 	}())
 	again := g.machine(codec.Whole, false)
-	must.Do(t, codectest.Restore(again, before))
+	must.Do(t, rafttest.Restore(again, before))
 	g.must(again, g.split())
 	if answer := <-done; answer != nil || g.child.Unborn() {
 		t.Errorf("adopted with %v", answer)
@@ -254,7 +254,7 @@ func TestAdoptRefusesAnotherPart(t *testing.T) {
 		g.must(g.parent, g.split())
 		e := g.parking.Of(growChild).AdoptEntry
 		change(&e)
-		err, _ := g.child.Apply(codectest.Next(g.child, e.Entry(codec.KindCounters))).(error)
+		err, _ := g.child.Apply(rafttest.Next(g.child, e.Entry(codec.KindCounters))).(error)
 		if !errors.Is(err, raftfsm.ErrStuck) || !errors.Is(err, raftfsm.ErrOtherPart) || !g.child.Unborn() {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -320,15 +320,15 @@ func TestCheckSplit(t *testing.T) {
 			t.Errorf("parted in another way: %v", err)
 		}
 	}
-	before := codectest.Persisted(t, g.parent)
+	before := rafttest.Persisted(t, g.parent)
 	partOtherwise()
 	must.Do(t, raftfsm.CheckSplit(g.parent, other))
 	rows := g.parent.State().Rows
-	err, _ := g.parent.Apply(codectest.Next(g.parent, g.split())).(error)
+	err, _ := g.parent.Apply(rafttest.Next(g.parent, g.split())).(error)
 	if !errors.Is(err, raftfsm.ErrStuck) || !errors.Is(err, raftfsm.ErrTooLarge) || g.parking.Of(growChild) != nil {
 		t.Errorf("a replica copies %d rows: %v", rows, err)
 	}
-	must.Do(t, codectest.Restore(g.parent, before)) // as when it is opened again
+	must.Do(t, rafttest.Restore(g.parent, before)) // as when it is opened again
 	g.must(g.parent, g.split())
 	if part := g.parking.Of(growChild); part == nil || part.Rows+g.parent.State().Rows != rows {
 		t.Errorf("the parts of %d rows: %+v", rows, part)

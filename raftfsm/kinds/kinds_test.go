@@ -10,9 +10,9 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/feed"
@@ -67,7 +67,7 @@ func goldenSections(kind codec.Kind) []byte {
 func goldenMachine(t testing.TB, kind codec.Kind) raftfsm.Machine {
 	t.Helper()
 	m := All.New(kind, raftfsm.Places{})
-	r := m.Apply(codectest.Command(1, codec.AppendChecksum(append(codec.BeginEntry(nil, kind, 4), goldenSections(kind)...)))).(*raftfsm.Result)
+	r := m.Apply(rafttest.Command(1, codec.AppendChecksum(append(codec.BeginEntry(nil, kind, 4), goldenSections(kind)...)))).(*raftfsm.Result)
 	if r.Outcome(0) != dedup.Applied || len(r.Overflows) > 0 {
 		t.Fatalf("%s: %+v", kind, r)
 	}
@@ -78,12 +78,12 @@ func goldenMachine(t testing.TB, kind codec.Kind) raftfsm.Machine {
 func TestGoldenBytesOfKinds(t *testing.T) {
 	for _, kind := range shardKinds {
 		t.Run(kind.String(), func(t *testing.T) {
-			codectest.Golden(t, fmt.Sprintf("entry-%s.bin", kind), codec.AppendChecksum(append(codec.BeginEntry(nil, kind, 4), goldenSections(kind)...)))
+			rafttest.Golden(t, fmt.Sprintf("entry-%s.bin", kind), codec.AppendChecksum(append(codec.BeginEntry(nil, kind, 4), goldenSections(kind)...)))
 			m := goldenMachine(t, kind)
-			snapshot := codectest.Persisted(t, m)
-			codectest.Golden(t, fmt.Sprintf("snapshot-%s.bin", kind), snapshot)
+			snapshot := rafttest.Persisted(t, m)
+			rafttest.Golden(t, fmt.Sprintf("snapshot-%s.bin", kind), snapshot)
 			again := All.New(kind, raftfsm.Places{})
-			if err := codectest.Restore(again, snapshot); err != nil || again.State().Digest != m.State().Digest || again.State().Digest == 0 {
+			if err := rafttest.Restore(again, snapshot); err != nil || again.State().Digest != m.State().Digest || again.State().Digest == 0 {
 				t.Errorf("restored %+v, %v; was %+v", again.State(), err, m.State())
 			}
 			facts, err := All.VisitSnapshot(bytes.NewReader(snapshot), kind, codec.Whole, raftfsm.SnapshotVisitor{})
@@ -98,18 +98,18 @@ func TestGoldenBytesOfKinds(t *testing.T) {
 func TestKindsRefuseDamage(t *testing.T) {
 	t.Parallel()
 	for _, kind := range shardKinds {
-		snapshot := codectest.Persisted(t, goldenMachine(t, kind))
+		snapshot := rafttest.Persisted(t, goldenMachine(t, kind))
 		for i := range snapshot {
 			flipped := bytes.Clone(snapshot)
 			flipped[i] ^= 1 << (i % 8)
 			for name, stream := range map[string][]byte{"cut": snapshot[:i], "flipped": flipped} {
-				if err := codectest.Restore(All.New(kind, raftfsm.Places{}), stream); !errors.Is(err, codec.ErrSnapshot) {
+				if err := rafttest.Restore(All.New(kind, raftfsm.Places{}), stream); !errors.Is(err, codec.ErrSnapshot) {
 					t.Fatalf("%s: %s at %d: %v", kind, name, i, err)
 				}
 			}
 		}
 		for _, other := range append(shardKinds, codec.KindCounters) {
-			if err := codectest.Restore(All.New(other, raftfsm.Places{}), snapshot); (err == nil) != (other == kind) {
+			if err := rafttest.Restore(All.New(other, raftfsm.Places{}), snapshot); (err == nil) != (other == kind) {
 				t.Errorf("a snapshot of %s restored as %s: %v", kind, other, err)
 			}
 		}
@@ -179,13 +179,13 @@ func TestWriterPanicsOnWhatHasNoForm(t *testing.T) {
 func TestContentsBehindTheRequestMemory(t *testing.T) {
 	for _, kind := range shardKinds {
 		m := goldenMachine(t, kind)
-		sections := codectest.SectionsOf(t, codectest.Persisted(t, m))
-		var parts []codectest.Part
+		sections := rafttest.SectionsOf(t, rafttest.Persisted(t, m))
+		var parts []rafttest.Part
 		for _, s := range sections[1 : len(sections)-1] {
-			parts = append(parts, codectest.Part{Kind: s[0], Payload: codectest.PayloadOf(s)})
+			parts = append(parts, rafttest.Part{Kind: s[0], Payload: rafttest.PayloadOf(s)})
 		}
 		for _, rows := range []uint64{m.State().Rows, 2 * m.State().Rows} {
-			mustBeRefused(t, kind, codectest.StreamOf(kind, 9, slices.Concat(parts, parts), rows, m.State().Digest))
+			mustBeRefused(t, kind, rafttest.StreamOf(kind, 9, slices.Concat(parts, parts), rows, m.State().Digest))
 		}
 	}
 }
@@ -199,14 +199,14 @@ func FuzzEntryOfKinds(f *testing.F) {
 	f.Fuzz(func(t *testing.T, which uint8, sections []byte) {
 		kind := shardKinds[int(which)%len(shardKinds)]
 		m := All.New(kind, raftfsm.Places{})
-		if err := codectest.ApplyError(m, codectest.Command(1, codec.AppendChecksum(append(codec.BeginEntry(nil, kind, 3), sections...)))); err != nil {
+		if err := rafttest.ApplyError(m, rafttest.Command(1, codec.AppendChecksum(append(codec.BeginEntry(nil, kind, 3), sections...)))); err != nil {
 			if m.State().Rows > 0 {
 				t.Fatalf("%d rows of an entry that was refused", m.State().Rows)
 			}
 			return
 		}
 		again := All.New(kind, raftfsm.Places{})
-		if err := codectest.Restore(again, codectest.Persisted(t, m)); err != nil || again.State().Digest != m.State().Digest || again.State().Rows != m.State().Rows {
+		if err := rafttest.Restore(again, rafttest.Persisted(t, m)); err != nil || again.State().Digest != m.State().Digest || again.State().Rows != m.State().Rows {
 			t.Fatalf("restored %+v, %v; was %+v", again.State(), err, m.State())
 		}
 	})
@@ -218,20 +218,20 @@ func FuzzEntryOfKinds(f *testing.F) {
 func FuzzSnapshotOfKinds(f *testing.F) {
 	for i, kind := range shardKinds {
 		m := goldenMachine(f, kind)
-		for _, section := range codectest.SectionsOf(f, codectest.Persisted(f, m)) {
-			f.Add(uint8(i), section[0], codectest.PayloadOf(section), m.State().Rows, m.State().Digest)
+		for _, section := range rafttest.SectionsOf(f, rafttest.Persisted(f, m)) {
+			f.Add(uint8(i), section[0], rafttest.PayloadOf(section), m.State().Rows, m.State().Digest)
 		}
 	}
-	once := codectest.SectionsOf(f, codectest.Persisted(f, counters.New(raftfsm.Places{})))
+	once := rafttest.SectionsOf(f, rafttest.Persisted(f, counters.New(raftfsm.Places{})))
 	f.Fuzz(func(t *testing.T, which, section uint8, payload []byte, rows, digest uint64) {
 		kind := shardKinds[int(which)%len(shardKinds)]
-		parts := []codectest.Part{{Kind: section, Payload: payload}}
+		parts := []rafttest.Part{{Kind: section, Payload: payload}}
 		for _, s := range once[len(once)-4 : len(once)-1] {
-			parts = append(parts, codectest.Part{Kind: s[0], Payload: codectest.PayloadOf(s)})
+			parts = append(parts, rafttest.Part{Kind: s[0], Payload: rafttest.PayloadOf(s)})
 		}
-		stream := codectest.StreamOf(kind, 9, parts, rows, digest)
+		stream := rafttest.StreamOf(kind, 9, parts, rows, digest)
 		m := All.New(kind, raftfsm.Places{})
-		if err := codectest.Restore(m, stream); err != nil {
+		if err := rafttest.Restore(m, stream); err != nil {
 			if !errors.Is(err, codec.ErrSnapshot) {
 				t.Fatal(err)
 			}
@@ -241,7 +241,7 @@ func FuzzSnapshotOfKinds(f *testing.F) {
 			t.Fatalf("restored, and not visited: %v", err)
 		}
 		again := All.New(kind, raftfsm.Places{})
-		if err := codectest.Restore(again, codectest.Persisted(t, m)); err != nil || again.State().Digest != digest {
+		if err := rafttest.Restore(again, rafttest.Persisted(t, m)); err != nil || again.State().Digest != digest {
 			t.Fatalf("restored again: %v", err)
 		}
 	})
@@ -252,21 +252,21 @@ func FuzzSnapshotOfKinds(f *testing.F) {
 func TestOtherKindsHaveNoColdRows(t *testing.T) {
 	for _, kind := range shardKinds {
 		m := goldenMachine(t, kind)
-		stream := codectest.Persisted(t, m)
-		if err := codectest.Restore(All.New(kind, raftfsm.Places{}), codectest.WithCold(t, stream, 0)); err != nil {
+		stream := rafttest.Persisted(t, m)
+		if err := rafttest.Restore(All.New(kind, raftfsm.Places{}), rafttest.WithCold(t, stream, 0)); err != nil {
 			t.Errorf("%s without cold rows: %v", kind, err)
 		}
 		for _, cold := range []byte{1, 2} {
-			mustBeRefused(t, kind, codectest.WithCold(t, stream, cold))
+			mustBeRefused(t, kind, rafttest.WithCold(t, stream, cold))
 		}
-		sections := codectest.SectionsOf(t, stream)
+		sections := rafttest.SectionsOf(t, stream)
 		for _, section := range []byte{codec.StreamCold, codec.StreamCarried, codec.StreamBlock} {
-			parts := []codectest.Part{{Kind: section, Payload: make([]byte, 40)}}
+			parts := []rafttest.Part{{Kind: section, Payload: make([]byte, 40)}}
 			for _, s := range sections[1 : len(sections)-1] {
-				parts = append(parts, codectest.Part{Kind: s[0], Payload: codectest.PayloadOf(s)})
+				parts = append(parts, rafttest.Part{Kind: s[0], Payload: rafttest.PayloadOf(s)})
 			}
-			mustBeRefused(t, kind, codectest.StreamOf(kind, 1, parts, m.State().Rows, m.State().Digest))
-			if err := codectest.Restore(All.New(kind, raftfsm.Places{}), codectest.StreamOf(kind, 1, parts[1:], m.State().Rows, m.State().Digest)); err != nil {
+			mustBeRefused(t, kind, rafttest.StreamOf(kind, 1, parts, m.State().Rows, m.State().Digest))
+			if err := rafttest.Restore(All.New(kind, raftfsm.Places{}), rafttest.StreamOf(kind, 1, parts[1:], m.State().Rows, m.State().Digest)); err != nil {
 				t.Errorf("%s without section %d: %v", kind, section, err)
 			}
 		}
@@ -275,7 +275,7 @@ func TestOtherKindsHaveNoColdRows(t *testing.T) {
 
 func mustBeRefused(t *testing.T, kind codec.Kind, stream []byte) {
 	t.Helper()
-	if err := codectest.Restore(All.New(kind, raftfsm.Places{}), stream); !errors.Is(err, codec.ErrSnapshot) {
+	if err := rafttest.Restore(All.New(kind, raftfsm.Places{}), stream); !errors.Is(err, codec.ErrSnapshot) {
 		t.Errorf("%s restored: %v", kind, err)
 	}
 	if _, err := All.VisitSnapshot(bytes.NewReader(stream), kind, codec.Whole, raftfsm.SnapshotVisitor{}); !errors.Is(err, codec.ErrSnapshot) {

@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 )
@@ -28,7 +28,7 @@ func TestPartBesideSplit(t *testing.T) {
 				for key := range uint64(30_000) {
 					counters.Ops{{ID: key, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}}}.AppendTo(&w, key, 0)
 				}
-				m.Apply(codectest.Next(m, codec.AppendChecksum(append(codec.BeginEntry(nil, kind, 0), w.Section()...))))
+				m.Apply(rafttest.Next(m, codec.AppendChecksum(append(codec.BeginEntry(nil, kind, 0), w.Section()...))))
 			}
 			write()
 			by := raftfsm.Partition{From: codec.Whole, Divisor: 1, Parts: 2}

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 )
@@ -57,11 +57,11 @@ func TestSectionsOfAnotherRouteChangeNothing(t *testing.T) {
 					m.SetRoute(mine)
 					apply := func(sections ...[]byte) *raftfsm.Result {
 						entry := dedup.AppendClock(codec.BeginEntry(nil, kind, 1), time.UnixMilli(20_000*(24*time.Hour).Milliseconds()), testLimits)
-						return m.Apply(codectest.Next(m, codec.AppendChecksum(append(entry, bytes.Join(sections, nil)...)))).(*raftfsm.Result)
+						return m.Apply(rafttest.Next(m, codec.AppendChecksum(append(entry, bytes.Join(sections, nil)...)))).(*raftfsm.Result)
 					}
 					apply(routed(kind, mine, dedup.RequestID{}))
 					apply() // the time alone
-					before, snapshot := m.State(), codectest.Persisted(t, m)
+					before, snapshot := m.State(), rafttest.Persisted(t, m)
 					if r := apply(routed(kind, other, id)); r.Outcome(0) != dedup.Misrouted || len(r.Overflows)+len(r.Cuts)+len(r.Changed) > 0 {
 						t.Errorf("outcome %d, %+v", r.Outcome(0), r)
 					}
@@ -69,8 +69,8 @@ func TestSectionsOfAnotherRouteChangeNothing(t *testing.T) {
 					if after := m.State(); after.Digest != before.Digest || after.Rows != before.Rows || keys+producers != 0 || len(m.Sources()) != 0 {
 						t.Errorf("%+v, %d keys, %d producers, sources %v; before, %+v", after, keys, producers, m.Sources(), before)
 					}
-					after := codectest.SectionsOf(t, codectest.Persisted(t, m))
-					for i, section := range codectest.SectionsOf(t, snapshot)[1:] { // skip the head, which contains the index
+					after := rafttest.SectionsOf(t, rafttest.Persisted(t, m))
+					for i, section := range rafttest.SectionsOf(t, snapshot)[1:] { // skip the head, which contains the index
 						if !bytes.Equal(after[i+1], section) {
 							t.Errorf("section %d of the snapshot is % x, it was % x", i+1, after[i+1], section)
 						}
@@ -97,14 +97,14 @@ func TestSnapshotsOfAnotherRouteAreRefused(t *testing.T) {
 	for _, kind := range allKinds {
 		m := All.New(kind, raftfsm.Places{})
 		m.SetRoute(codec.Route{Modulus: 7, Residue: 3})
-		m.Apply(codectest.Next(m, codec.AppendChecksum(append(dedup.AppendClock(codec.BeginEntry(nil, kind, 1), time.UnixMilli((24*time.Hour).Milliseconds()), testLimits),
+		m.Apply(rafttest.Next(m, codec.AppendChecksum(append(dedup.AppendClock(codec.BeginEntry(nil, kind, 1), time.UnixMilli((24*time.Hour).Milliseconds()), testLimits),
 			routed(kind, codec.Route{Modulus: 7, Residue: 3}, dedup.RequestID{})...))))
 		before := m.State()
 		for _, other := range []codec.Route{{Modulus: 21, Residue: 4}, {Modulus: 7, Residue: 4}, {Modulus: 13, Residue: 3}, {Modulus: 4, Residue: 3}} {
 			from := All.New(kind, raftfsm.Places{})
 			from.SetRoute(other)
-			stream := codectest.Persisted(t, from)
-			if err := codectest.Restore(m, stream); !errors.Is(err, codec.ErrSnapshot) || !errors.Is(err, codec.ErrRoute) || m.State() != before {
+			stream := rafttest.Persisted(t, from)
+			if err := rafttest.Restore(m, stream); !errors.Is(err, codec.ErrSnapshot) || !errors.Is(err, codec.ErrRoute) || m.State() != before {
 				t.Errorf("%s of %s: %v", kind, other, err)
 			}
 			if _, err := All.OpenSnapshot(bytes.NewReader(stream), kind, codec.Route{Modulus: 7, Residue: 3}); !errors.Is(err, codec.ErrRoute) {
@@ -112,15 +112,15 @@ func TestSnapshotsOfAnotherRouteAreRefused(t *testing.T) {
 			}
 			again := All.New(kind, raftfsm.Places{})
 			again.SetRoute(other)
-			if err := codectest.Restore(again, stream); err != nil {
+			if err := rafttest.Restore(again, stream); err != nil {
 				t.Errorf("%s of its own route: %v", kind, err)
 			}
 		}
 		later := codec.Route{Modulus: 21, Residue: 3}
 		from := All.New(kind, raftfsm.Places{})
 		from.SetRoute(later)
-		stream := codectest.Persisted(t, from)
-		if err := codectest.Restore(m, stream); err != nil || m.Route() != later || !bytes.Equal(codectest.Persisted(t, m), stream) {
+		stream := rafttest.Persisted(t, from)
+		if err := rafttest.Restore(m, stream); err != nil || m.Route() != later || !bytes.Equal(rafttest.Persisted(t, m), stream) {
 			t.Errorf("%s of %s: %v, it has %s", kind, later, err, m.Route())
 		}
 		opened, err := All.OpenSnapshot(bytes.NewReader(stream), kind, codec.Route{Modulus: 7, Residue: 3})
@@ -156,8 +156,8 @@ func TestOpNumbersHaveOneMeaning(t *testing.T) {
 // A snapshot of a development version is refused, and the error says so.
 func TestSnapshotsOfDevelopmentAreNamed(t *testing.T) {
 	for _, version := range []byte{1, 2, 3} {
-		head := codectest.Framed(1, append(append([]byte("countd"), version, byte(codec.KindCounters)), make([]byte, 16)...))
-		if err := codectest.Restore(counters.New(raftfsm.Places{}), head); !errors.Is(err, codec.ErrSnapshot) || !strings.Contains(err.Error(), "never released") {
+		head := rafttest.Framed(1, append(append([]byte("countd"), version, byte(codec.KindCounters)), make([]byte, 16)...))
+		if err := rafttest.Restore(counters.New(raftfsm.Places{}), head); !errors.Is(err, codec.ErrSnapshot) || !strings.Contains(err.Error(), "never released") {
 			t.Errorf("version %d: %v", version, err)
 		}
 	}

@@ -7,9 +7,9 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 )
@@ -32,13 +32,13 @@ func TestShown(t *testing.T) {
 			}
 			entry := dedup.AppendClock(codec.BeginEntry(nil, kind, 0), time.Unix(9, 0), testLimits)
 			entry = codec.AppendChecksum(append(entry, w.Section()...))
-			m.Apply(codectest.Next(m, entry))
+			m.Apply(rafttest.Next(m, entry))
 			must.Do(t, log.Entry(entry, 1))
 		}
 		must.Do(t, m.Abandon(route, 77))
 		must.Do(t, log.Entry((&raftfsm.AbandonEntry{From: route, Attempt: 77}).Entry(kind), 1))
 		var snapshot Shown
-		stream := codectest.Persisted(t, m)
+		stream := rafttest.Persisted(t, m)
 		must.Do(t, snapshot.Snapshot(kind, bytes.NewReader(stream)))
 		for _, shown := range []Shown{log, snapshot} {
 			if shown.Columns != 14 || shown.Attempt != 77 || shown.Split != 0 || kind == codec.KindCounters && shown.Epochs[key] != 6 {

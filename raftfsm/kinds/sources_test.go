@@ -11,9 +11,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/source/sink"
@@ -61,7 +61,7 @@ func TestSectionIsAppliedOnce(t *testing.T) {
 				if delta != 0 {
 					deltas = []int64{delta}
 				}
-				r := m.Apply(codectest.Command(index, sourceEntry(kind, summed(id, deltas...)))).(*raftfsm.Result)
+				r := m.Apply(rafttest.Command(index, sourceEntry(kind, summed(id, deltas...)))).(*raftfsm.Result)
 				if want == dedup.Applied {
 					total += delta
 				}
@@ -73,7 +73,7 @@ func TestSectionIsAppliedOnce(t *testing.T) {
 					t.Errorf("count %d, want %d", r.Rows[0], total)
 				}
 				again := All.New(kind, raftfsm.Places{})
-				if err := codectest.Restore(again, codectest.Persisted(t, m)); err != nil || again.State() != m.State() {
+				if err := rafttest.Restore(again, rafttest.Persisted(t, m)); err != nil || again.State() != m.State() {
 					t.Fatalf("restored %+v, %v; was %+v", again.State(), err, m.State())
 				}
 				m = again
@@ -108,7 +108,7 @@ func TestSectionIsAppliedOnce(t *testing.T) {
 			set := func(seq uint64, p dedup.RestoredPositions, want dedup.Outcome) {
 				t.Helper()
 				index++
-				if r := m.Apply(codectest.Command(index, sourceEntry(kind, summed(dedup.ByRestorePositions(seq, p))))).(*raftfsm.Result); r.Outcome(0) != want {
+				if r := m.Apply(rafttest.Command(index, sourceEntry(kind, summed(dedup.ByRestorePositions(seq, p))))).(*raftfsm.Result); r.Outcome(0) != want {
 					t.Errorf("outcome %d of a restore, want %d", r.Outcome(0), want)
 				}
 			}
@@ -236,7 +236,7 @@ func TestPositionsModel(t *testing.T) {
 				}
 				want = append(want, model.section(s, sum))
 			}
-			r := m.Apply(codectest.Next(m, sourceEntry(kind, requests...))).(*raftfsm.Result)
+			r := m.Apply(rafttest.Next(m, sourceEntry(kind, requests...))).(*raftfsm.Result)
 			for i := range requests {
 				if (r.Outcome(i) == dedup.Applied) != want[i] {
 					t.Fatalf("request %d: outcome %d, want applied %v", i, r.Outcome(i), want[i])
@@ -244,7 +244,7 @@ func TestPositionsModel(t *testing.T) {
 			}
 			if rapid.Bool().Draw(t, "restart") {
 				again := All.New(kind, raftfsm.Places{})
-				if err := codectest.Restore(again, codectest.Persisted(t, m)); err != nil || again.State() != m.State() || !slices.Equal(again.Sources(), m.Sources()) {
+				if err := rafttest.Restore(again, rafttest.Persisted(t, m)); err != nil || again.State() != m.State() || !slices.Equal(again.Sources(), m.Sources()) {
 					t.Fatalf("restored %+v, %v; was %+v", again.State(), err, m.State())
 				}
 				m = again
@@ -257,13 +257,13 @@ func TestPositionsModel(t *testing.T) {
 			}
 			return nil
 		}}
-		if _, err := All.VisitSnapshot(bytes.NewReader(codectest.Persisted(t, m)), kind, codec.Whole, visit); err != nil {
+		if _, err := All.VisitSnapshot(bytes.NewReader(rafttest.Persisted(t, m)), kind, codec.Whole, visit); err != nil {
 			t.Fatal(err)
 		}
 		if !reflect.DeepEqual(got, model.checkpoints) {
 			t.Fatalf("positions %v, want %v", got, model.checkpoints)
 		}
-		r := m.Apply(codectest.Next(m, sourceEntry(kind, summed(dedup.RequestID{}, 0)))).(*raftfsm.Result)
+		r := m.Apply(rafttest.Next(m, sourceEntry(kind, summed(dedup.RequestID{}, 0)))).(*raftfsm.Result)
 		if r.Rows[0] != model.sum {
 			t.Fatalf("sum %d, want %d", r.Rows[0], model.sum)
 		}
@@ -288,10 +288,10 @@ func TestSourceGolden(t *testing.T) {
 	entry := sourceEntry(codec.KindCounters, summed(section(dedup.SectionForget, 3, 0, 0, 0)),
 		summed(section(dedup.SectionBegin, 1, 1, 0, 5)), summed(marked, 7), summed(long, 8),
 		summed(section(dedup.SectionRead, 1, 0, 0, 0)))
-	codectest.Golden(t, "entry-source.bin", entry)
-	m.Apply(codectest.Command(1, entry))
-	codectest.Golden(t, "snapshot-positions.bin", codectest.Persisted(t, m))
-	codectest.Golden(t, "entry-positions.bin", sourceEntry(codec.KindCounters, summed(dedup.ByRestorePositions(5, dedup.RestoredPositions{
+	rafttest.Golden(t, "entry-source.bin", entry)
+	m.Apply(rafttest.Command(1, entry))
+	rafttest.Golden(t, "snapshot-positions.bin", rafttest.Persisted(t, m))
+	rafttest.Golden(t, "entry-positions.bin", sourceEntry(codec.KindCounters, summed(dedup.ByRestorePositions(5, dedup.RestoredPositions{
 		Closed: true, All: []dedup.PositionRecord{{PositionKey: dedup.PositionKey{Source: 1, Partition: 2}, Checkpoint: dedup.Checkpoint{Epoch: 3, At: at(4), Mark: sink.Mark{Position: at(3), Sum: 2}}}},
 	}))))
 }

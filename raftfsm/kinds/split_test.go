@@ -18,9 +18,9 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/feed"
@@ -91,7 +91,7 @@ func (w *splitWorld) entry(t rapid.TB, m raftfsm.Machine, ops ...splitOp) *raftf
 		op.write(&req, m)
 	}
 	data := dedup.AppendClock(codec.BeginEntry(nil, w.kind, splitWidth), w.now, testLimits)
-	r, ok := m.Apply(codectest.Next(m, codec.AppendChecksum(append(data, req.Section()...)))).(*raftfsm.Result)
+	r, ok := m.Apply(rafttest.Next(m, codec.AppendChecksum(append(data, req.Section()...)))).(*raftfsm.Result)
 	if !ok || r.Outcome(0) != dedup.Applied {
 		t.Fatalf("%s: %v", m.Route(), m.Stuck())
 	}
@@ -210,7 +210,7 @@ func (w *splitWorld) divide(t rapid.TB, by raftfsm.Partition, copies bool) {
 	before := w.undivided.State()
 	from := All.New(w.kind, raftfsm.Places{})
 	from.SetRoute(w.onDisk.Route())
-	if err := codectest.Restore(from, codectest.Persisted(t, w.undivided)); err != nil {
+	if err := rafttest.Restore(from, rafttest.Persisted(t, w.undivided)); err != nil {
 		t.Fatal(err)
 	}
 	clear(w.learned)
@@ -254,7 +254,7 @@ func (w *splitWorld) divide(t rapid.TB, by raftfsm.Partition, copies bool) {
 	if digest != before.Digest || sum.Rows != before.Rows {
 		t.Fatalf("the parts have %d rows, digest %x, the shard %d, %x", sum.Rows, digest, before.Rows, before.Digest)
 	}
-	var s codectest.Sink
+	var s rafttest.Sink
 	if err := open.Persist(&s); err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +269,7 @@ type stored struct {
 
 // sent returns a snapshot of a machine with its rows on disk.
 func (w *splitWorld) sent(t rapid.TB, m raftfsm.Machine) []byte {
-	stored := codectest.Persisted(t, m)
+	stored := rafttest.Persisted(t, m)
 	if w.kind != codec.KindCounters {
 		return stored
 	}
@@ -291,7 +291,7 @@ func (w *splitWorld) sent(t rapid.TB, m raftfsm.Machine) []byte {
 
 // visited returns the contents of a machine, as VisitSnapshot reports them.
 func visited(t rapid.TB, kind codec.Kind, m raftfsm.Machine) map[stored]string {
-	return visitedStream(t, kind, m.Route(), codectest.Persisted(t, m))
+	return visitedStream(t, kind, m.Route(), rafttest.Persisted(t, m))
 }
 
 func visitedStream(t rapid.TB, kind codec.Kind, route codec.Route, stream []byte) map[stored]string {
@@ -331,13 +331,13 @@ func (w *splitWorld) check(t rapid.TB) {
 		if got := visitedStream(t, w.kind, part.Route(), w.sent(t, part)); !maps.Equal(got, want) {
 			t.Fatalf("part %d has %v, want %v", i, got, want)
 		}
-		if part.State().ColdRows == 0 && !bytes.Equal(codectest.Persisted(t, part), codectest.Persisted(t, w.again[i])) || part.State().Digest != w.again[i].State().Digest {
+		if part.State().ColdRows == 0 && !bytes.Equal(rafttest.Persisted(t, part), rafttest.Persisted(t, w.again[i])) || part.State().Digest != w.again[i].State().Digest {
 			t.Fatalf("part %d of two equal replicas differs", i)
 		}
 		digest += part.State().Digest
 		for _, table := range []raftfsm.Table{0, 1} {
 			if rows := part.TableOf(table); rows != nil {
-				if err := codectest.CheckTable(rows); err != nil {
+				if err := rafttest.CheckTable(rows); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -720,7 +720,7 @@ func TestPartsRememberRequests(t *testing.T) {
 			var w raftfsm.RequestWriter
 			w.Reset(nil, m.Route(), &id)
 			data := dedup.AppendClock(codec.BeginEntry(nil, kind, 0), now, testLimits)
-			r := m.Apply(codectest.Next(m, codec.AppendChecksum(append(data, w.Section()...)))).(*raftfsm.Result)
+			r := m.Apply(rafttest.Next(m, codec.AppendChecksum(append(data, w.Section()...)))).(*raftfsm.Result)
 			if r.Outcome(0) != want {
 				t.Errorf("%s, %s: outcome %d of %+v, want %d", kind, m.Route(), r.Outcome(0), id, want)
 			}
@@ -746,7 +746,7 @@ func TestPartsRememberRequests(t *testing.T) {
 		}
 		again := All.New(kind, raftfsm.Places{})
 		again.SetRoute(other.Route())
-		if err := codectest.Restore(again, codectest.Persisted(t, other)); err != nil {
+		if err := rafttest.Restore(again, rafttest.Persisted(t, other)); err != nil {
 			t.Fatal(err)
 		}
 		for i, part := range []raftfsm.Machine{m, other, again} {

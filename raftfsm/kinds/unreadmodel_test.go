@@ -11,9 +11,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/feed"
@@ -197,7 +197,7 @@ func (m *machines) follows(op feed.Op) {
 func (m *machines) reopen() {
 	unread, feed, board := unread.New(), feed.New(spill.Place{}), unread.NewBoard()
 	for from, to := range map[raftfsm.Machine]raftfsm.Machine{m.unread: unread, m.feed: feed, m.board: board} {
-		if err := codectest.Restore(to, codectest.Persisted(m.t, from)); err != nil {
+		if err := rafttest.Restore(to, rafttest.Persisted(m.t, from)); err != nil {
 			m.t.Fatal(err)
 		}
 		if from.State().Digest != to.State().Digest || from.State().Rows != to.State().Rows || from.Applied() != to.Applied() {

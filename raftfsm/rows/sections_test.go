@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
 // Sections writes a page that is larger than a section as several sections, which load as the same
@@ -80,7 +80,7 @@ func FuzzParseRows(f *testing.F) {
 		if err := table.Load(&page); err != nil {
 			t.Fatal(err) // never fails: ParseRows has checked that the rows ascend
 		}
-		if err := codectest.CheckTable(table); err != nil {
+		if err := rafttest.CheckTable(table); err != nil {
 			t.Fatal(err)
 		}
 	})

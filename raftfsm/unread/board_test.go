@@ -8,9 +8,9 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
@@ -46,7 +46,7 @@ func TestRepeatedPublishLearnsItsNotice(t *testing.T) {
 	applyBoard(b, dedup.ByProducer([]byte("p"), 9), publish)
 	applyBoard(b, dedup.RequestID{}, publish)
 	restored := NewBoard()
-	if err := codectest.Restore(restored, codectest.Persisted(t, b)); err != nil {
+	if err := rafttest.Restore(restored, rafttest.Persisted(t, b)); err != nil {
 		t.Fatal(err)
 	}
 	for name, b := range map[string]*BoardMachine{"as it was": b, "restored": restored} {
@@ -84,7 +84,7 @@ func TestRepeatedRetractLearnsItsRefusal(t *testing.T) {
 	applyBoard(b, dedup.RequestID{}, &BoardOp{Kind: Publish, Name: "n"})         // now the notice of the second op exists
 	applyBoard(b, dedup.RequestID{}, &BoardOp{Kind: Retract, Name: "n", Seq: 1}) // now Retracted is not full
 	restored := NewBoard()
-	if err := codectest.Restore(restored, codectest.Persisted(t, b)); err != nil {
+	if err := rafttest.Restore(restored, rafttest.Persisted(t, b)); err != nil {
 		t.Fatal(err)
 	}
 	for name, b := range map[string]*BoardMachine{"as it was": b, "restored": restored} {
@@ -149,7 +149,7 @@ func TestChannelsAndDotsAreMade(t *testing.T) {
 	if b.State().Digest != was || b.View().digest() != was || b.View().Dots["shop"].NewUsers {
 		t.Errorf("what was there has changed: %+v", b.View())
 	}
-	if restored := NewBoard(); codectest.Restore(restored, codectest.Persisted(t, b)) != nil || restored.State().Digest != was {
+	if restored := NewBoard(); rafttest.Restore(restored, rafttest.Persisted(t, b)) != nil || restored.State().Digest != was {
 		t.Errorf("restored %+v", restored.View())
 	}
 	var w raftfsm.RequestWriter
@@ -157,7 +157,7 @@ func TestChannelsAndDotsAreMade(t *testing.T) {
 	for i := range making {
 		making[i].AppendTo(&w, 0, 0)
 	}
-	codectest.Golden(t, "entry-board-making.bin", codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindBoard, 4), w.Section()...)))
+	rafttest.Golden(t, "entry-board-making.bin", codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindBoard, 4), w.Section()...)))
 }
 
 func TestBoardIsBounded(t *testing.T) {

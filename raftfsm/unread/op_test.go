@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/rows"
 )
@@ -29,7 +29,7 @@ func TestCursorsNeedAClock(t *testing.T) {
 		w.Reset(nil, codec.Whole, &dedup.RequestID{})
 		fill()
 		entry := codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindUnread, 0), w.Section()...))
-		if err := codectest.ApplyError(New(), codectest.Command(1, entry)); err == nil {
+		if err := rafttest.ApplyError(New(), rafttest.Command(1, entry)); err == nil {
 			t.Errorf("%s was applied without a clock", name)
 		}
 	}
@@ -49,11 +49,11 @@ func TestCutsOfRequests(t *testing.T) {
 	section := w.Section()
 	entry = codec.AppendChecksum(append(append(entry, section...), section...))
 	u := New()
-	r := u.Apply(codectest.Command(1, entry)).(*raftfsm.Result)
+	r := u.Apply(rafttest.Command(1, entry)).(*raftfsm.Result)
 	if want := []engine.Cut{{Op: 2, Column: 1, Added: -1}}; !slices.Equal(r.Cuts, want) || r.Outcome(1) != dedup.Duplicate {
 		t.Errorf("cuts %v, the repeat's outcome %v", r.Cuts, r.Outcome(1))
 	}
-	if r = u.Apply(codectest.Command(2, entry)).(*raftfsm.Result); len(r.Cuts) > 0 {
+	if r = u.Apply(rafttest.Command(2, entry)).(*raftfsm.Result); len(r.Cuts) > 0 {
 		t.Errorf("cuts %v of a repeat", r.Cuts)
 	}
 }

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
@@ -28,7 +28,7 @@ func TestSweepOfAShardThatIsRestored(t *testing.T) {
 			section(&w)
 			e = append(e, w.Section()...)
 		}
-		if r := m.Apply(codectest.Command(index, codec.AppendChecksum(e))).(*raftfsm.Result); r.Outcome(0) != dedup.Applied {
+		if r := m.Apply(rafttest.Command(index, codec.AppendChecksum(e))).(*raftfsm.Result); r.Outcome(0) != dedup.Applied {
 			t.Fatalf("entry %d: outcome %v", index, r.Outcome(0))
 		}
 	}
@@ -56,7 +56,7 @@ func TestSweepOfAShardThatIsRestored(t *testing.T) {
 	entry(cursors, sweep)
 	entry(sweep)
 	again := New()
-	if err := codectest.Restore(again, codectest.Persisted(t, m)); err != nil {
+	if err := rafttest.Restore(again, rafttest.Persisted(t, m)); err != nil {
 		t.Fatal(err)
 	}
 	m = again

@@ -14,13 +14,13 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
-	"github.com/countd/countd/shard/shardtest"
 	"github.com/countd/countd/shard/tiering"
 )
 
@@ -106,7 +106,7 @@ func (v *growVoter) Prepare(_, attempt uint32) error {
 
 func newGrowVoters(t *testing.T) []*growVoter {
 	t.Helper()
-	var nodes shardtest.Nodes
+	var nodes rafttest.Nodes
 	var all []*growVoter
 	var first []replica.Member
 	var cfgs []replica.Config

@@ -13,8 +13,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/internal/proctest"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/shard/rpc"
-	"github.com/countd/countd/shard/shardtest"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -84,7 +84,7 @@ func TestRaftLogger(t *testing.T) {
 // A call to a replica does not reach another replica that has its address now, on another node or
 // on the same one. raft would count the answer as that of the first replica.
 func TestAnotherReplicaAtTheAddressIsNotReached(t *testing.T) {
-	m := shardtest.Mux(t, rpc.MuxConfig{NodeKey: "n2.0"})
+	m := rafttest.Mux(t, rpc.MuxConfig{NodeKey: "n2.0"})
 	layer, err := m.Layer(7, "n2.0#4")
 	mustDo(t, err)
 	to := newRaftTransport(layer, nil, 0, hclog.NewNullLogger())

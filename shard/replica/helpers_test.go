@@ -4,15 +4,15 @@ import (
 	"testing"
 
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/shard/rpc"
-	"github.com/countd/countd/shard/shardtest"
 )
 
 const eventuallyMax = must.BecomeMax
 
 var (
 	mustDo, eventually, changed       = must.Do, must.Become, must.Flipped
-	testAppend, testHeartbeat, taking = shardtest.Append, shardtest.Heartbeat, shardtest.Taking
+	testAppend, testHeartbeat, taking = rafttest.Append, rafttest.Heartbeat, rafttest.Taking
 )
 
-func testMux(t *testing.T) *rpc.Mux { return shardtest.Mux(t, rpc.MuxConfig{}) }
+func testMux(t *testing.T) *rpc.Mux { return rafttest.Mux(t, rpc.MuxConfig{}) }

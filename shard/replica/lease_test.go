@@ -10,8 +10,8 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/shard/rpc"
-	"github.com/countd/countd/shard/shardtest"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -68,7 +68,7 @@ func (c *gatedConn) Write(p []byte) (n int, err error) {
 // muxOf returns a Mux that passes each connection that it dials through wrap.
 func muxOf(t *testing.T, wrap func(net.Conn) net.Conn) *rpc.Mux {
 	t.Helper()
-	return shardtest.Mux(t, rpc.MuxConfig{Dial: func(ctx context.Context, address, _ string) (net.Conn, error) {
+	return rafttest.Mux(t, rpc.MuxConfig{Dial: func(ctx context.Context, address, _ string) (net.Conn, error) {
 		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 		if err != nil {
 			return nil, err

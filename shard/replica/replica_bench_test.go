@@ -9,8 +9,8 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/shard/rpc"
-	"github.com/countd/countd/shard/shardtest"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -58,9 +58,9 @@ func BenchmarkReplicas(b *testing.B) {
 			for leader.Ready() != nil || len(leader.Voters()) < len(groups) {
 				time.Sleep(time.Millisecond)
 			}
-			cpu := shardtest.CPUTime(b)
+			cpu := rafttest.CPUTime(b)
 			benchApply(b, leader, 100, inFlight)
-			b.ReportMetric(float64(shardtest.CPUTime(b)-cpu)/float64(b.N), "cpu-ns/op")
+			b.ReportMetric(float64(rafttest.CPUTime(b)-cpu)/float64(b.N), "cpu-ns/op")
 		})
 	}
 }

@@ -8,9 +8,9 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard/storage"
 )
@@ -46,7 +46,7 @@ func (f *endFSM) Restore(state io.ReadCloser) error {
 // blame, so Close returns no error: an error of Close ends the process.
 func TestCloseAtTheEndOfARestore(t *testing.T) {
 	other := kinds.All.New(codec.KindBoard, raftfsm.Places{})
-	state := codectest.Persisted(t, other)
+	state := rafttest.Persisted(t, other)
 	f := &endFSM{Machine: kinds.All.New(codec.KindBoard, raftfsm.Places{}), bytes: len(state), began: make(chan struct{}), release: make(chan struct{})}
 	p := playLeaderOf(t, storage.LogStoreShared, func(cfg *Config) {
 		cfg.Initial, cfg.FSM = []Member{{"n2", "a2"}, {"n1", "a1"}, {"n3", "a3"}}, f

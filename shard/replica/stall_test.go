@@ -11,15 +11,15 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/internal/scarce"
 	"github.com/countd/countd/shard/errs"
-	"github.com/countd/countd/shard/shardtest"
 )
 
 // faultyStores is a log in memory that can fail or hang.
 type faultyStores struct {
 	*raft.InmemStore
-	stable shardtest.Stable
+	stable rafttest.Stable
 	mu     sync.Mutex    // guards stable, hang and err
 	hang   chan struct{} // if set, StoreLogs waits until this channel is closed
 	err    error

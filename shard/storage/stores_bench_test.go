@@ -12,8 +12,8 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/shard/raftstore"
-	"github.com/countd/countd/shard/shardtest"
 )
 
 // benchTrailing is the number of entries that a group keeps.
@@ -26,7 +26,7 @@ func BenchmarkStores(b *testing.B) {
 		for _, store := range []LogStore{LogStoreBoltDB, LogStoreShared} {
 			b.Run(fmt.Sprintf("groups=%d/batch=%d/%s", load.groups, load.batch, store), func(b *testing.B) {
 				logs := benchLogs(b, store, load.groups)
-				before := shardtest.CPUTime(b)
+				before := rafttest.CPUTime(b)
 				b.ResetTimer()
 				var all sync.WaitGroup
 				for _, log := range logs {
@@ -35,7 +35,7 @@ func BenchmarkStores(b *testing.B) {
 				all.Wait()
 				b.StopTimer()
 				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "entries/s")
-				b.ReportMetric(float64((shardtest.CPUTime(b)-before).Microseconds())/float64(b.N), "cpu-µs")
+				b.ReportMetric(float64((rafttest.CPUTime(b)-before).Microseconds())/float64(b.N), "cpu-µs")
 			})
 		}
 	}

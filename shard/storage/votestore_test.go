@@ -7,7 +7,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/shard/shardtest"
+	"github.com/countd/countd/internal/rafttest"
 )
 
 var errBrokenDisk = errors.New("the disk is broken")
@@ -36,7 +36,7 @@ func mustHaveVote(t *testing.T, s raft.StableStore, term uint64, candidate strin
 }
 
 func TestVoteIsStoredAtOnce(t *testing.T) {
-	m := &shardtest.Stable{}
+	m := &rafttest.Stable{}
 	s := NewVotes(m, 7, "raft.db", noFatal(t))
 	if _, err := s.GetUint64(keyVoteTerm); err == nil || err.Error() != "not found" {
 		t.Errorf("no vote yet: %v; raft compares the text", err)
@@ -83,7 +83,7 @@ func testCrashInsideAVoteLeavesTheEarlierOne(t *testing.T, store LogStore) {
 }
 
 func TestFailedVoteStopsTheGroup(t *testing.T) {
-	m := &shardtest.Stable{}
+	m := &rafttest.Stable{}
 	stop, told := countFatal(t)
 	s := NewVotes(m, 7, "raft.db", stop)
 	if err := vote(s, 4, "n1"); err != nil {
@@ -109,7 +109,7 @@ func TestFailedVoteStopsTheGroup(t *testing.T) {
 }
 
 func TestDamagedStableValueIsRefused(t *testing.T) {
-	whole := &shardtest.Stable{}
+	whole := &rafttest.Stable{}
 	s := NewVotes(whole, 7, "raft.db", noFatal(t))
 	if err := errors.Join(s.SetUint64(keyTerm, 4), vote(s, 4, "n1")); err != nil {
 		t.Fatal(err)
@@ -120,14 +120,14 @@ func TestDamagedStableValueIsRefused(t *testing.T) {
 	}
 	for key, stored := range whole.Values {
 		for i := range stored {
-			damaged := &shardtest.Stable{Values: map[string][]byte{key: changed(stored, i)}}
+			damaged := &rafttest.Stable{Values: map[string][]byte{key: changed(stored, i)}}
 			stop, told := countFatal(t)
 			if err := read[key](NewVotes(damaged, 7, "raft.db", stop)); !errors.Is(err, ErrDamaged) || *told != 1 {
 				t.Errorf("%s, byte %d: %v, told %d times", key, i, err, *told)
 			}
 		}
 		for n := range stored {
-			damaged := &shardtest.Stable{Values: map[string][]byte{key: stored[:n]}}
+			damaged := &rafttest.Stable{Values: map[string][]byte{key: stored[:n]}}
 			stop, _ := countFatal(t)
 			if err := read[key](NewVotes(damaged, 7, "raft.db", stop)); !errors.Is(err, ErrDamaged) {
 				t.Errorf("%s cut to %d bytes: %v", key, n, err)
@@ -135,7 +135,7 @@ func TestDamagedStableValueIsRefused(t *testing.T) {
 		}
 	}
 	// Store the vote under the key of the term.
-	swapped := &shardtest.Stable{Values: map[string][]byte{string(keyTerm): whole.Values[string(keyVote)]}}
+	swapped := &rafttest.Stable{Values: map[string][]byte{string(keyTerm): whole.Values[string(keyVote)]}}
 	stop, _ := countFatal(t)
 	if _, err := NewVotes(swapped, 7, "raft.db", stop).GetUint64(keyTerm); !errors.Is(err, ErrDamaged) {
 		t.Errorf("the vote as term: %v", err)
@@ -144,7 +144,7 @@ func TestDamagedStableValueIsRefused(t *testing.T) {
 
 func TestUnknownStableKeyIsRefused(t *testing.T) {
 	stop, told := countFatal(t)
-	s := NewVotes(&shardtest.Stable{}, 7, "raft.db", stop)
+	s := NewVotes(&rafttest.Stable{}, 7, "raft.db", stop)
 	if err := s.SetUint64([]byte("NewVoteTerm"), 1); err == nil || *told != 1 {
 		t.Errorf("%v, told %d times", err, *told)
 	}

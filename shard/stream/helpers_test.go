@@ -7,20 +7,20 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/internal/rafttest"
 	"github.com/countd/countd/shard/rpc"
-	"github.com/countd/countd/shard/shardtest"
 )
 
-type callNodes = shardtest.Nodes
+type callNodes = rafttest.Nodes
 
 var (
-	testAppend, testHeartbeat, taking = shardtest.Append, shardtest.Heartbeat, shardtest.Taking
+	testAppend, testHeartbeat, taking = rafttest.Append, rafttest.Heartbeat, rafttest.Taking
 
 	mustDo, eventually            = must.Do, must.Become
 	testContext, mustLeaveNothing = must.Context, must.LeaveNothing
 )
 
-func testMux(t *testing.T) *rpc.Mux { return shardtest.Mux(t, rpc.MuxConfig{}) }
+func testMux(t *testing.T) *rpc.Mux { return rafttest.Mux(t, rpc.MuxConfig{}) }
 
 // testStreams returns streams over a Mux. They dial each node at its fallback address.
 func testStreams(t *testing.T, mux *rpc.Mux) *Streams {

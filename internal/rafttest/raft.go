@@ -1,7 +1,4 @@
-// Package shardtest has helpers for the tests of shard's packages: nodes that answer calls,
-// messages between replicas, and a store whose writes can be made to fail. It never starts a
-// replica.
-package shardtest
+package rafttest
 
 import (
 	"bytes"

@@ -1,9 +1,10 @@
-// Package codectest holds helpers for tests of state machines: golden files, damaged snapshots,
-// sinks that fail, and a check of a table. The package builds frames and never interprets their
-// contents.
+// Package rafttest has helpers for tests of state machines and of their replicas: golden files,
+// damaged snapshots, sinks that fail, a check of a table; nodes that answer calls, messages between
+// replicas, and a store whose writes can be made to fail. It never interprets the contents of a
+// frame, and never starts a replica.
 //
 // Invariant: only tests import it.
-package codectest
+package rafttest
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package shardtest
+package rafttest
 
 import (
 	"testing"
