@@ -428,6 +428,12 @@ const rule = `
 	client: client/column
 	# What operators' programs import beside it.
 	client/admin: client
+	# Backups of a cluster, which it knows by an interface of its own.
+	backup:
+		client
+		client/admin
+		client/column
+		internal/program
 	# The site of docs/GUIDE.md sees the API alone.
 	examples/go: client
 	# So does the command line, except for countctl recover, which works on the directories of stopped nodes.
@@ -438,6 +444,7 @@ const rule = `
 		internal/pki
 		internal/program
 	cmd/countctl/internal/cluster:
+		backup
 		client
 		client/admin
 		client/column

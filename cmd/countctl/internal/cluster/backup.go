@@ -1,10 +1,7 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -17,15 +14,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/countd/countd/backup"
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/internal/program"
 )
-
-// backupRetryFor bounds how long backup retries one shard: while its group elects a leader, or has split and its new
-// parts take their first snapshots.
-const backupRetryFor = 3 * time.Minute
 
 type backupOutput struct {
 	Dir     string  `json:"dir"`
@@ -62,11 +56,11 @@ func runBackup(ctx context.Context, c *cli.CLI, dir string) error {
 	if err != nil {
 		return err
 	}
-	b := backup{CLI: c, server: server, dir: dir, files: []string{manifestFile, claimFile}}
+	b := directory{CLI: c, dir: dir, files: []string{backup.ManifestFile, claimFile}}
 	began := time.Now()
-	m, err := b.all(ctx)
+	m, err := backup.Take(ctx, httpCluster{c, server}, b.store, reportTo(c))
 	if err == nil {
-		err = program.WriteJSON(filepath.Join(dir, manifestFile), m, (*program.AtomicFile).Commit)
+		err = program.WriteJSON(filepath.Join(dir, backup.ManifestFile), m, (*program.AtomicFile).Commit)
 	}
 	if err == nil {
 		err = os.Remove(filepath.Join(dir, claimFile))
@@ -80,7 +74,7 @@ func runBackup(ctx context.Context, c *cli.CLI, dir string) error {
 	}
 	out := backupOutput{Dir: dir, Seconds: time.Since(began).Seconds()}
 	for _, k := range m.Keyspaces {
-		for _, g := range k.Groups {
+		for _, g := range k.Files {
 			out.Shards++
 			out.Rows += g.Rows
 			out.Bytes += g.Bytes
@@ -92,9 +86,19 @@ func runBackup(ctx context.Context, c *cli.CLI, dir string) error {
 	})
 }
 
+// reportTo writes the progress of a backup to standard error.
+func reportTo(c *cli.CLI) backup.Report {
+	return backup.Report{
+		Say: func(text string) { c.Say("%s", text) },
+		Saved: func(shard string, f *backup.File) {
+			c.Say("%s: %s, %s", shard, cli.Counted(f.Rows, "row"), cli.Counted(f.Bytes, "byte"))
+		},
+	}
+}
+
 // claimFile marks a directory whose backup is not complete yet. The run that created the file owns
 // the directory: no other run writes or removes files in it.
-const claimFile = "claim" + groupFileSuffix
+const claimFile = "claim" + backup.FileSuffix
 
 // claimDir creates a directory, or uses an existing empty one, and creates claimFile in it. made is
 // true if it created the directory.
@@ -141,21 +145,20 @@ func checkEmpty(dir string) error {
 // incomplete snapshots, but no manifest.
 func isUnfinished(entries []os.DirEntry) bool {
 	return !slices.ContainsFunc(entries, func(e os.DirEntry) bool {
-		return !strings.Contains(e.Name(), groupFileSuffix)
+		return !strings.Contains(e.Name(), backup.FileSuffix)
 	})
 }
 
-// backup is the state of one run of the command backup.
-type backup struct {
+// directory is the state of a backup into a new directory.
+type directory struct {
 	*cli.CLI
-	server *client.Client
-	dir    string
-	files  []string // files that are removed if the backup fails
+	dir   string
+	files []string // files that are removed if the backup fails
 }
 
 // remove removes the files of a failed backup, and also its directory if made is set. The files are
 // useless, because every backup writes all shards anew.
-func (b *backup) remove(made bool) {
+func (b *directory) remove(made bool) {
 	left := error(nil)
 	for _, file := range b.files {
 		if err := os.Remove(filepath.Join(b.dir, file)); !errors.Is(err, os.ErrNotExist) {
@@ -172,95 +175,75 @@ func (b *backup) remove(made bool) {
 	b.Say("the backup is incomplete; its files in %s were removed; run it again", b.dir)
 }
 
-func (b *backup) all(ctx context.Context) (*manifest, error) {
-	m := &manifest{Format: manifestFormat, Program: program.VersionText(), Begun: time.Now().UTC(), Keyspaces: []manifestKeyspace{}}
-	nodes, err := admin.New(b.server).ClusterNodes(ctx)
-	if err != nil {
-		return nil, err
-	}
-	m.ClusterID = nodes.ClusterID
-	numbers, err := groupNumbers(ctx, b.server) // before the keyspaces: see addColumns
-	if err != nil {
-		return nil, err
-	}
-	keyspaces, err := cli.KeyspacesNow(ctx, b.server)
-	if err != nil {
-		return nil, err
-	}
-	before, err := admin.New(b.server).SavedSources(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("cannot list the sources: %w", err)
-	}
-	inBackupOrder(keyspaces, func(k client.Keyspace) string { return k.Kind })
-	for _, k := range keyspaces {
-		in := manifestKeyspace{Name: k.Name, Kind: k.Kind, Shards: k.Shards, Sharding: k.Sharding, CreatedShards: k.CreatedShards}
-		for shard := range k.Shards {
-			if in.Groups, err = b.shards(ctx, k.Name, shard, k.Shards, numbers, in.Groups); err != nil {
-				return nil, err
-			}
-		}
-		in.settle()
-		m.Keyspaces = append(m.Keyspaces, in)
-	}
-	if err := b.addColumns(ctx, m, numbers); err != nil {
-		return nil, err
-	}
-	if m.Sources, err = b.sources(ctx, before); err != nil {
-		return nil, err
-	}
-	m.Ended = time.Now().UTC()
-	return m, nil
-}
-
-// sources lists the sources for the manifest. It runs after the last snapshot, so that the list has
-// every partition for which a snapshot has a position. earlier is the list from before the
-// snapshots. sources omits a source whose number is not the same in both lists: some snapshots have
-// positions under the old number, others under the new one, so messages would count twice or never.
-func (b *backup) sources(ctx context.Context, earlier []admin.SavedSource) (kept []admin.SavedSource, err error) {
-	after, err := admin.New(b.server).SavedSources(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("cannot list the sources: %w", err)
-	}
-	for _, s := range after {
-		if i := slices.IndexFunc(earlier, func(was admin.SavedSource) bool { return was.Name == s.Name }); i < 0 || earlier[i].Number != s.Number {
-			b.Say("source %s was made, or what its messages mean was changed, during the backup: it is left out", s.Name)
-			continue
-		}
-		kept = append(kept, s)
-	}
-	return kept, nil
-}
-
-// addColumns adds the columns of the keyspaces to the manifest. It runs after all snapshots, so
-// that every column with counts in a snapshot is included. numbers holds the group numbers from
-// before the first list of keyspaces. If a group has another number now, its keyspace was dropped and created
-// again. A keyspace that is still the same has the number of shards at its creation that settle assumed.
-func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string]uint32) error {
-	keyspaces, err := cli.KeyspacesNow(ctx, b.server)
+// store writes the snapshot of a shard into the directory.
+func (b *directory) store(_ context.Context, f *backup.File, in io.Reader) error {
+	out, err := program.CreateFile(filepath.Join(b.dir, f.Name))
 	if err != nil {
 		return err
 	}
-	now, err := groupNumbers(ctx, b.server)
-	if err != nil {
+	defer out.Abort()
+	if _, err := io.Copy(out, in); err != nil {
 		return err
 	}
-	for i := range m.Keyspaces {
-		in := &m.Keyspaces[i]
-		at := slices.IndexFunc(keyspaces, func(k client.Keyspace) bool { return k.Name == in.Name })
-		first := fmt.Sprintf("%s/%d", in.Name, 0)
-		if at < 0 || now[first] != numbers[first] || keyspaces[at].Sharding != in.Sharding {
-			return fmt.Errorf("keyspace %s was dropped meanwhile, and perhaps created again", in.Name)
-		}
-		k := keyspaces[at]
-		if was, is := cmp.Or(in.CreatedShards, in.Shards), cmp.Or(k.CreatedShards, k.Shards); is != was {
-			return fmt.Errorf("keyspace %s was dropped and created again meanwhile: it was created with %d shards, not %d", in.Name, is, was)
-		}
-		in.Columns, in.Settings = k.Columns, k.Settings
-		if len(k.DroppedColumns) > 0 {
-			in.Numbered = k.Numbered()
-		}
+	b.files = append(b.files, f.Name)
+	return out.Commit()
+}
+
+// httpCluster is a backup.Cluster that is read through the HTTP API.
+type httpCluster struct {
+	*cli.CLI
+	server *client.Client
+}
+
+// ID implements backup.Cluster.
+func (c httpCluster) ID(ctx context.Context) (string, error) {
+	nodes, err := admin.New(c.server).ClusterNodes(ctx)
+	return nodes.ClusterID, err
+}
+
+// Keyspaces implements backup.Cluster.
+func (c httpCluster) Keyspaces(ctx context.Context) ([]client.Keyspace, error) {
+	return cli.KeyspacesNow(ctx, c.server)
+}
+
+// Groups implements backup.Cluster.
+func (c httpCluster) Groups(ctx context.Context) (map[string]uint32, error) {
+	return groupNumbers(ctx, c.server)
+}
+
+// Sources implements backup.Cluster.
+func (c httpCluster) Sources(ctx context.Context) ([]admin.SavedSource, error) {
+	all, err := admin.New(c.server).SavedSources(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the sources: %w", err)
 	}
-	return nil
+	return all, nil
+}
+
+// Snapshot implements backup.Cluster.
+func (c httpCluster) Snapshot(ctx context.Context, group uint32) (*backup.Snapshot, error) {
+	leader, err := c.leader(ctx, group)
+	if err != nil {
+		return nil, err
+	}
+	s, err := admin.New(leader).Snapshot(ctx, group)
+	if err != nil {
+		leader.Close()
+		return nil, err
+	}
+	s.ReadCloser = withClient{s.ReadCloser, leader}
+	return s, nil
+}
+
+// withClient closes the client of a stream with the stream.
+type withClient struct {
+	io.ReadCloser
+	c *client.Client
+}
+
+func (w withClient) Close() error {
+	defer w.c.Close()
+	return w.ReadCloser.Close()
 }
 
 // groupNumbers returns the numbers of all groups, by group name. They are as new as KeyspacesNow.
@@ -278,107 +261,22 @@ func groupNumbers(ctx context.Context, server *client.Client) (map[string]uint32
 	return numbers, nil
 }
 
-// shards writes the files of the ids of shard number shard of modulus shards, and appends their descriptions to files. A
-// shard that has split takes a snapshot only once its parts have their rows.
-func (b *backup) shards(ctx context.Context, keyspace string, shard, modulus int, numbers map[string]uint32, files []manifestGroup) ([]manifestGroup, error) {
-	most := modulus
-	return withParts(shard, modulus, files, func(part int) (*manifestGroup, error) {
-		g, err := b.shard(ctx, keyspace, part, numbers)
-		if err != nil {
-			return nil, fmt.Errorf("cannot back up %s/%d: %w", keyspace, part, err)
-		}
-		if g.Modulus > most {
-			b.Say("%s/%d has split into %d", keyspace, shard, g.Modulus/modulus)
-			most = g.Modulus
-			numbers, err = groupNumbers(ctx, b.server)
-		}
-		return g, err
-	})
-}
-
-// withParts appends the descriptions of the files with the ids of shard number shard of modulus shards to files. read writes
-// the file of a shard. If the shard has split, its file has a part of the ids, and names a multiple of modulus. Then the
-// other parts are shards of that multiple. Such a part may be of a growth that has not split its parent yet, because two growths
-// may overlap with one backup: then the file of the parent, which has a lower number and so was read before, has its ids.
-func withParts(shard, modulus int, files []manifestGroup, read func(part int) (*manifestGroup, error)) ([]manifestGroup, error) {
-	most := modulus
-	for part := shard; part < most; part += modulus {
-		if slices.ContainsFunc(files, func(g manifestGroup) bool { return part%g.Modulus == g.Shard }) {
-			continue
-		}
-		g, err := read(part)
-		if err != nil {
-			return nil, err
-		}
-		g.Modulus = cmp.Or(g.Modulus, modulus) // an older program sends none, and does not split
-		if g.Modulus%modulus != 0 || g.Modulus%most != 0 && most%g.Modulus != 0 || part >= g.Modulus {
-			return nil, fmt.Errorf("cannot back up shard %d: its snapshot has the ids of %d shards, want %d", part, g.Modulus, most)
-		}
-		files, most = append(files, *g), max(most, g.Modulus)
-	}
-	return files, nil
-}
-
-// shard writes the file of one shard. After a retryable error, such as a change of the leader, it
-// writes the file again from the start.
-func (b *backup) shard(ctx context.Context, keyspace string, shard int, numbers map[string]uint32) (*manifestGroup, error) {
-	name := fmt.Sprintf("%s/%d", keyspace, shard)
-	number, there := numbers[name]
-	if !there {
-		return nil, errors.New("it has no group")
-	}
-	g := &manifestGroup{Shard: shard, File: fmt.Sprintf("%s-%02d%s", keyspace, shard, groupFileSuffix)}
-	retry := client.Retry{For: backupRetryFor, OnWait: func(err error, _ time.Duration) { b.Say("%s: %v", name, err) }}
-	err := retry.Do(ctx, func() error { return b.file(ctx, number, g) })
-	if err == nil {
-		b.Say("%s: %s, %s", name, cli.Counted(g.Rows, "row"), cli.Counted(g.Bytes, "byte"))
-	}
-	return g, err
-}
-
-func (b *backup) file(ctx context.Context, number uint32, g *manifestGroup) error {
-	source, err := b.leader(ctx, number)
-	if err != nil {
-		return err
-	}
-	defer source.Close()
-	in, err := admin.New(source).Snapshot(ctx, number)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := program.CreateFile(filepath.Join(b.dir, g.File))
-	if err != nil {
-		return err
-	}
-	defer out.Abort()
-	sum := sha256.New()
-	n, err := io.Copy(io.MultiWriter(out, sum), in)
-	if err != nil || n != in.Bytes {
-		return fmt.Errorf("%w: the snapshot ends after %d of %d bytes: %w", client.ErrNoAnswer, n, in.Bytes, err)
-	}
-	g.Bytes, g.Index, g.Rows, g.Digest, g.Modulus = n, in.Index, in.Rows, in.Digest, in.Modulus
-	g.SHA256 = hex.EncodeToString(sum.Sum(nil))
-	b.files = append(b.files, g.File)
-	return out.Commit()
-}
-
 // leader returns a client of the node that leads the group. If the leader is unknown, it returns a
 // client of any node.
-func (b *backup) leader(ctx context.Context, number uint32) (*client.Client, error) {
-	addr := b.server.Addr()
-	seen, err := admin.New(b.server).ClusterNodes(ctx)
+func (c httpCluster) leader(ctx context.Context, number uint32) (*client.Client, error) {
+	addr := c.server.Addr()
+	seen, err := admin.New(c.server).ClusterNodes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	groups, err := admin.New(b.server).ClusterGroups(ctx)
+	groups, err := admin.New(c.server).ClusterGroups(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, g := range groups {
 		if n, there := findNode(seen.Nodes, g.Leader); there && g.ID == number {
-			addr = cli.NodeURL(b.server, n.HTTPAddr)
+			addr = cli.NodeURL(c.server, n.HTTPAddr)
 		}
 	}
-	return b.Dial([]string{addr}, client.Retry{})
+	return c.Dial([]string{addr}, client.Retry{})
 }

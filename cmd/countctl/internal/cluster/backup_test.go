@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -18,6 +17,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/countd/countd/backup"
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
@@ -323,29 +323,6 @@ func TestBackupWhileAKeyspaceIsCreatedAgain(t *testing.T) {
 	}
 }
 
-// A backup fails if a keyspace was created with another number of shards than the manifest assumes.
-func TestBackupChecksTheShardsOfTheCreation(t *testing.T) {
-	server := nodetest.New(t)
-	against(t, server.URL).OK("keyspace", "create", "tags", "--columns", "a", "--shards", "6")
-	for _, k := range []manifestKeyspace{
-		{Name: "tags", Shards: 6, CreatedShards: 2},
-		{Name: "tags", Shards: 2},
-		{Name: "tags", Shards: 6},
-		{Name: "tags", Shards: 6, CreatedShards: 6},
-	} {
-		c, err := client.New(client.Config{Addrs: []string{server.URL}})
-		mustDo(t, err)
-		defer c.Close()
-		b := backup{server: c}
-		numbers, err := groupNumbers(t.Context(), c)
-		mustDo(t, err)
-		err = b.addColumns(t.Context(), &manifest{Keyspaces: []manifestKeyspace{k}}, numbers)
-		if bad := k.divisor() != 6; (err != nil) != bad || bad && !strings.Contains(err.Error(), "it was created with 6 shards, not 2") {
-			t.Errorf("%+v: %v", k, err)
-		}
-	}
-}
-
 // A backup of a keyspace that grows meanwhile has each id once: some shards from before their split, and all parts of
 // others. It is restored into a keyspace of any number of shards. If all shards had split, it is one of the grown keyspace.
 func TestBackupWhileAKeyspaceGrows(t *testing.T) {
@@ -383,10 +360,10 @@ func TestBackupWhileAKeyspaceGrows(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "backup")
 		ctl.OK("backup", dir)
 		server.SetFail(nil)
-		m, err := readManifest(dir)
+		m, err := backup.ReadDir(dir)
 		mustDo(t, err)
-		k := m.Keyspaces[slices.IndexFunc(m.Keyspaces, func(k manifestKeyspace) bool { return k.Name == "tags" })]
-		if k.Shards != c.shards || len(k.Groups) != c.files || k.divisor() != 2 || k.mixed() != (c.says != "") {
+		k := m.Keyspaces[slices.IndexFunc(m.Keyspaces, func(k backup.Keyspace) bool { return k.Name == "tags" })]
+		if k.Shards != c.shards || len(k.Files) != c.files || k.Divisor() != 2 || k.Mixed() != (c.says != "") {
 			t.Errorf("%d shards before the growth: %+v", before, k)
 		}
 		want := ctl.OK("export", "-", "--keyspace", "tags")
@@ -402,91 +379,6 @@ func TestBackupWhileAKeyspaceGrows(t *testing.T) {
 			if got := to.OK("export", "-", "--keyspace", "tags"); got != want {
 				t.Errorf("%d shards before the growth, into %q:\n%s\nwant\n%s", before, shards, got, want)
 			}
-		}
-	}
-}
-
-// Two or more growths may overlap with one backup. Shards split in any order, but all shards of a growth split before the next
-// growth begins. Whatever the moduli at the moments of the snapshots, the files have each id once.
-func TestBackupWhileAKeyspaceGrowsTwice(t *testing.T) {
-	rng := rand.New(rand.NewPCG(5, 6))
-	smaller := 0
-	for range 2000 {
-		growths := []int{2, 6, 12, 36}
-		level, moduli := 0, []int{2, 2} // moduli of the parents of the present growth, from growths[level] shards
-		step := func() {
-			if to := growths[min(level+1, len(growths)-1)]; slices.ContainsFunc(moduli, func(m int) bool { return m != to }) {
-				at := rng.IntN(len(moduli))
-				moduli[at] = to
-			} else if level < len(growths)-2 {
-				level++
-				moduli = slices.Repeat([]int{growths[level]}, growths[level])
-			}
-		}
-		k, most := manifestKeyspace{Shards: 2}, 0
-		for shard := range 2 {
-			var err error
-			k.Groups, err = withParts(shard, 2, k.Groups, func(part int) (*manifestGroup, error) {
-				for range rng.IntN(8) {
-					step()
-				}
-				parent := part % len(moduli)
-				if moduli[parent] == len(moduli) && part != parent {
-					return nil, fmt.Errorf("part %d of %d does not exist yet", part, len(moduli))
-				}
-				g := manifestGroup{Shard: part, Modulus: moduli[parent]}
-				if g.Modulus < most {
-					smaller++
-				}
-				most = max(most, g.Modulus)
-				return &g, nil
-			})
-			mustDo(t, err)
-		}
-		if k.settle(); !k.covers() {
-			t.Fatalf("%+v", k)
-		}
-	}
-	if smaller == 0 {
-		t.Error("no growths overlapped")
-	}
-	for _, modulus := range []int{3, 5} {
-		if files, err := withParts(1, 2, nil, func(part int) (*manifestGroup, error) { return &manifestGroup{Shard: part, Modulus: modulus}, nil }); err == nil {
-			t.Errorf("modulus %d: %+v", modulus, files)
-		}
-	}
-}
-
-// A manifest whose files have an id twice or never is refused.
-func TestFilesCoverEachIDOnce(t *testing.T) {
-	type files [][2]int // shard, modulus
-	for _, c := range []struct {
-		shards int
-		files  files
-		want   bool
-	}{
-		{1, files{{0, 0}}, true},
-		{2, files{{0, 0}, {1, 0}}, true},
-		{2, files{{0, 0}, {1, 6}, {3, 6}, {5, 6}}, true},
-		{2, files{{0, 0}, {1, 6}, {3, 6}, {5, 12}, {11, 12}}, true},
-		{2, files{{0, 0}}, false},
-		{2, files{{0, 0}, {0, 0}}, false},
-		{2, files{{0, 0}, {1, 6}, {3, 6}}, false},
-		{2, files{{0, 0}, {1, 0}, {3, 6}}, false},
-		{2, files{{0, 0}, {1, 6}, {3, 6}, {5, 6}, {2, 6}}, false},
-		{2, files{{0, 3}, {1, 3}, {2, 3}}, true},
-		{2, files{{0, 0}, {1, 5}, {3, 5}}, false},
-		{2, files{{0, 0}, {-1, 0}}, false},
-		{2, files{{0, 0}, {1, -2}}, false},
-		{0, nil, false},
-		{1 << 30, nil, false},
-	} {
-		k := manifestKeyspace{Shards: c.shards}
-		for _, f := range c.files {
-			k.Groups = append(k.Groups, manifestGroup{Shard: f[0], Modulus: f[1]})
-		}
-		if got := k.covers(); got != c.want {
-			t.Errorf("%d shards, %v: %v", c.shards, c.files, got)
 		}
 	}
 }
@@ -545,65 +437,6 @@ func TestRestoreOfAGrownKeyspace(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// A restore by ids sends each shard only the files that may have its ids.
-func TestFilesOfARestoreByIDs(t *testing.T) {
-	k := manifestKeyspace{Shards: 6}
-	for shard := range 6 {
-		k.Groups = append(k.Groups, manifestGroup{Shard: shard})
-	}
-	for _, c := range []struct {
-		there client.Keyspace
-		shard int
-		want  []int
-	}{
-		{client.Keyspace{Shards: 6}, 4, []int{4}},
-		{client.Keyspace{Shards: 12}, 10, []int{4}},
-		{client.Keyspace{Shards: 4}, 3, []int{1, 3, 5}},
-		{client.Keyspace{Shards: 3}, 2, []int{2, 5}},
-		{client.Keyspace{Shards: 7}, 2, []int{0, 1, 2, 3, 4, 5}},
-		{client.Keyspace{Shards: 6, Sharding: "hash"}, 4, []int{0, 1, 2, 3, 4, 5}},
-	} {
-		var got []int
-		for _, g := range k.Groups {
-			if k.shares(g, c.there, c.shard) {
-				got = append(got, g.Shard)
-			}
-		}
-		if !slices.Equal(got, c.want) {
-			t.Errorf("shard %d of %d: %v, want %v", c.shard, c.there.Shards, got, c.want)
-		}
-	}
-}
-
-// A keyspace that has shards from before and after a growth is created with so many shards that each gets one file.
-func TestShardsFromOneFile(t *testing.T) {
-	for _, c := range []struct {
-		files [][2]int // shard, modulus
-		want  int
-		merge []int // numbers of shards that merge files
-	}{
-		{[][2]int{{0, 0}, {1, 0}}, 2, []int{1, 3}},
-		{[][2]int{{0, 0}, {1, 6}, {3, 6}, {5, 6}}, 6, []int{1, 2, 3, 4, 9}},
-		{[][2]int{{0, 0}, {1, 6}, {3, 6}, {5, 12}, {11, 12}}, 12, []int{1, 2, 6, 18}},
-	} {
-		k := manifestKeyspace{Shards: 2}
-		for _, f := range c.files {
-			k.Groups = append(k.Groups, manifestGroup{Shard: f[0], Modulus: f[1]})
-		}
-		if got := k.parts(); got != c.want || k.merges(client.Keyspace{Shards: got}) || k.merges(client.Keyspace{Shards: 2 * got, CreatedShards: got}) {
-			t.Errorf("%v: %d shards, want %d", c.files, got, c.want)
-		}
-		for _, shards := range c.merge {
-			if !k.merges(client.Keyspace{Shards: shards}) {
-				t.Errorf("%v into %d shards merge no files", c.files, shards)
-			}
-		}
-		if !k.merges(client.Keyspace{Shards: c.want, Sharding: "hash"}) {
-			t.Errorf("%v by hash merge no files", c.files)
-		}
 	}
 }
 
@@ -708,7 +541,7 @@ func TestBackupOrder(t *testing.T) {
 	server := nodetest.New(t)
 	dir := filepath.Join(t.TempDir(), "backup")
 	against(t, server.URL).OK("backup", dir)
-	m, err := readManifest(dir)
+	m, err := backup.ReadDir(dir)
 	mustDo(t, err)
 	var names []string
 	for _, k := range m.Keyspaces {
@@ -726,7 +559,7 @@ func TestBackupOrder(t *testing.T) {
 	}
 	kinds := map[string]string{"posts": "counters", "users": "counters", "unread": "unread", "feed": "feed", "board": "board"}
 	for _, names := range [][]string{{"board", "feed", "posts", "unread", "users"}, {"users", "unread", "posts", "feed", "board"}} {
-		inBackupOrder(names, func(name string) string { return kinds[name] })
+		backup.InOrder(names, func(name string) string { return kinds[name] })
 		for from, to := range refers {
 			if slices.Index(names, from) > slices.Index(names, to) {
 				t.Errorf("%s stands behind %s: %v", from, to, names)
@@ -739,7 +572,7 @@ func TestBackupOrder(t *testing.T) {
 func TestRestoreRefusesDamage(t *testing.T) {
 	const unreleased = "of the development"
 	for name, damage := range map[string]func(t *testing.T, dir string){
-		"no manifest": func(t *testing.T, dir string) { mustDo(t, os.Remove(filepath.Join(dir, manifestFile))) },
+		"no manifest": func(t *testing.T, dir string) { mustDo(t, os.Remove(filepath.Join(dir, backup.ManifestFile))) },
 		"a file is gone": func(t *testing.T, dir string) {
 			mustDo(t, os.Remove(filepath.Join(dir, "posts-02.snapshot")))
 		},
@@ -751,15 +584,15 @@ func TestRestoreRefusesDamage(t *testing.T) {
 		},
 		"a file is cut": func(t *testing.T, dir string) { mustDo(t, os.Truncate(filepath.Join(dir, "posts-02.snapshot"), 10)) },
 		"a digest is another": func(t *testing.T, dir string) {
-			path := filepath.Join(dir, manifestFile)
+			path := filepath.Join(dir, backup.ManifestFile)
 			mustDo(t, os.WriteFile(path, bytes.Replace([]byte(clitest.ReadAll(t, path)), []byte(`"sha256": "`), []byte(`"sha256": "0`), 1), 0o600))
 		},
 		"another format": func(t *testing.T, dir string) {
-			path := filepath.Join(dir, manifestFile)
+			path := filepath.Join(dir, backup.ManifestFile)
 			mustDo(t, os.WriteFile(path, bytes.Replace([]byte(clitest.ReadAll(t, path)), []byte(`"countd backup 1"`), []byte(`"countd backup 2"`), 1), 0o600))
 		},
 		unreleased: func(t *testing.T, dir string) {
-			path := filepath.Join(dir, manifestFile)
+			path := filepath.Join(dir, backup.ManifestFile)
 			mustDo(t, os.WriteFile(path, bytes.Replace([]byte(clitest.ReadAll(t, path)), []byte(`"countd backup 1"`), []byte(`1`), 1), 0o600))
 		},
 	} {
@@ -770,7 +603,7 @@ func TestRestoreRefusesDamage(t *testing.T) {
 			var sent atomic.Int32
 			to.Fail = func(*http.Request, []byte) *nodetest.Fault { sent.Add(1); return nil }
 			for _, args := range [][]string{{"restore", dir}, {"restore", dir, "--check"}} {
-				if got := against(t, to.URL).Run(args...); got.Code != cli.ExitFail || !strings.Contains(got.Err, errBackup.Error()) || sent.Load() > 0 {
+				if got := against(t, to.URL).Run(args...); got.Code != cli.ExitFail || !strings.Contains(got.Err, backup.ErrIncomplete.Error()) || sent.Load() > 0 {
 					t.Errorf("%q: exit %d, %s, %d requests", args, got.Code, got.Err, sent.Load())
 				} else if name == unreleased && !strings.Contains(got.Err, "never released") {
 					t.Errorf("%q: %s", args, got.Err)
@@ -787,14 +620,14 @@ func mustDo(t *testing.T, err error) {
 	}
 }
 
-func isPosts(k manifestKeyspace) bool { return k.Name == "posts" }
+func isPosts(k backup.Keyspace) bool { return k.Name == "posts" }
 
 func TestRestoreOfOtherShapes(t *testing.T) {
 	dir, _ := backedUp(t)
 	edit := func(was, is string) string {
 		other := t.TempDir()
 		mustDo(t, os.CopyFS(other, os.DirFS(dir)))
-		path := filepath.Join(other, manifestFile)
+		path := filepath.Join(other, backup.ManifestFile)
 		text := clitest.ReadAll(t, path)
 		if !strings.Contains(text, was) {
 			t.Fatalf("no %s in %s", was, text)
@@ -810,13 +643,13 @@ func TestRestoreOfOtherShapes(t *testing.T) {
 	wider := edit(`"view"`, `"view", "share"`)
 	against(t, nodetest.New(t).URL).OK("restore", wider)
 
-	var m manifest
-	mustDo(t, json.Unmarshal([]byte(clitest.ReadAll(t, filepath.Join(dir, manifestFile))), &m))
+	var m backup.Manifest
+	mustDo(t, json.Unmarshal([]byte(clitest.ReadAll(t, filepath.Join(dir, backup.ManifestFile))), &m))
 	posts := &m.Keyspaces[slices.IndexFunc(m.Keyspaces, isPosts)]
-	posts.Shards, posts.Groups = 3, posts.Groups[:3]
+	posts.Shards, posts.Files = 3, posts.Files[:3]
 	shards := t.TempDir()
 	mustDo(t, os.CopyFS(shards, os.DirFS(dir)))
-	mustDo(t, program.WriteJSON(filepath.Join(shards, manifestFile), m, (*program.AtomicFile).Commit))
+	mustDo(t, program.WriteJSON(filepath.Join(shards, backup.ManifestFile), m, (*program.AtomicFile).Commit))
 	if got := against(t, nodetest.New(t).URL).Run("restore", shards); got.Code != cli.ExitFail || !strings.Contains(got.Err, "is not of a keyspace that was created with 3 shards") {
 		t.Errorf("other shards: exit %d, %s", got.Code, got.Err)
 	}
@@ -824,13 +657,13 @@ func TestRestoreOfOtherShapes(t *testing.T) {
 
 func TestRefusedRestoreMakesNoKeyspace(t *testing.T) {
 	dir, _ := backedUp(t)
-	var m manifest
-	mustDo(t, json.Unmarshal([]byte(clitest.ReadAll(t, filepath.Join(dir, manifestFile))), &m))
+	var m backup.Manifest
+	mustDo(t, json.Unmarshal([]byte(clitest.ReadAll(t, filepath.Join(dir, backup.ManifestFile))), &m))
 	posts := m.Keyspaces[slices.IndexFunc(m.Keyspaces, isPosts)]
 	albums, zines := posts, posts
 	albums.Name, zines.Name = "albums", "zines"
-	m.Keyspaces = append([]manifestKeyspace{albums}, append(m.Keyspaces, zines)...)
-	mustDo(t, program.WriteJSON(filepath.Join(dir, manifestFile), m, (*program.AtomicFile).Commit))
+	m.Keyspaces = append([]backup.Keyspace{albums}, append(m.Keyspaces, zines)...)
+	mustDo(t, program.WriteJSON(filepath.Join(dir, backup.ManifestFile), m, (*program.AtomicFile).Commit))
 	for name, c := range map[string]struct {
 		prepare []string
 		reason  string
@@ -941,12 +774,12 @@ func TestBackupsOfOneDirectoryAtOnce(t *testing.T) {
 			if whole != 1 {
 				t.Fatalf("%d backups of %d are whole", whole, runs)
 			}
-			m, err := readManifest(dir)
+			m, err := backup.ReadDir(dir)
 			mustDo(t, err)
 			files := 1
 			for _, k := range m.Keyspaces {
-				for _, g := range k.Groups {
-					mustDo(t, g.check(dir))
+				for _, g := range k.Files {
+					mustDo(t, m.Check(t.Context(), &g))
 					files++
 				}
 			}
@@ -976,27 +809,6 @@ func TestBackupOverAnUnfinishedOne(t *testing.T) {
 			t.Errorf("%s: %v, %v", file, entries, err)
 		}
 	}
-}
-
-func FuzzParseManifest(f *testing.F) {
-	f.Add([]byte(`{"format":"countd backup 1","keyspaces":[{"name":"a","columns":["b"],"shards":1,"groups":[{"shard":0,"file":"a-00.snapshot","bytes":1}]}]}`))
-	f.Add([]byte(`{"format":"countd backup 1","keyspaces":[{"name":"a","columns":["b"],"shards":1,"groups":[{"shard":0,"file":"../a","bytes":1}]}]}`))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		m, err := parseManifest(bytes.NewReader(text))
-		if err != nil {
-			return
-		}
-		for _, k := range m.Keyspaces {
-			for _, g := range k.Groups {
-				if g.File != filepath.Base(g.File) || g.File == "" {
-					t.Fatalf("a file that lies elsewhere: %q", g.File)
-				}
-				if err := g.check(t.TempDir()); !errors.Is(err, errBackup) {
-					t.Fatalf("a file that is not there: %v", err)
-				}
-			}
-		}
-	})
 }
 
 func TestNumberedColumns(t *testing.T) {

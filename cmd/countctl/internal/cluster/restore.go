@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/countd/countd/backup"
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/client/column"
@@ -62,18 +61,18 @@ type restore struct {
 	dir     string
 	force   bool
 	server  *client.Client
-	backup  *manifest
+	backup  *backup.Backup
 	there   []client.Keyspace // keyspaces of the cluster
 	numbers map[string]uint32 // numbers of the cluster's groups, by group name
 	// moved has an entry for each keyspace whose column numbers in the snapshots are not those in
 	// the cluster. The key is the name of the keyspace. The value lists the columns like
-	// manifestKeyspace.Numbered.
+	// backup.Keyspace.Numbered.
 	moved map[string][]string
 }
 
 func (r *restore) run(ctx context.Context, check bool) error {
 	began := time.Now()
-	out, err := r.checkFiles()
+	out, err := r.checkFiles(ctx)
 	if err != nil {
 		return err
 	}
@@ -94,15 +93,15 @@ func (r *restore) run(ctx context.Context, check bool) error {
 }
 
 // checkFiles checks every file of the backup.
-func (r *restore) checkFiles() (restoreOutput, error) {
+func (r *restore) checkFiles(ctx context.Context) (restoreOutput, error) {
 	out := restoreOutput{Dir: r.dir}
 	var err error
-	if r.backup, err = readManifest(r.dir); err != nil {
+	if r.backup, err = backup.ReadDir(r.dir); err != nil {
 		return out, err
 	}
 	for _, k := range r.backup.Keyspaces {
-		for _, g := range k.Groups {
-			if err := g.check(r.dir); err != nil {
+		for _, g := range k.Files {
+			if err := r.backup.Check(ctx, &g); err != nil {
 				return out, err
 			}
 			out.Shards++
@@ -144,7 +143,7 @@ func (r *restore) all(ctx context.Context, out *restoreOutput) error {
 	if err := r.makeSources(ctx); err != nil {
 		return err
 	}
-	inBackupOrder(r.backup.Keyspaces, func(k manifestKeyspace) string { return k.Kind })
+	backup.InOrder(r.backup.Keyspaces, func(k backup.Keyspace) string { return k.Kind })
 	for _, k := range slices.Backward(r.backup.Keyspaces) {
 		if err := r.shards(ctx, k); err != nil {
 			return fmt.Errorf("%w; repeat it all with --force", err)
@@ -167,7 +166,7 @@ func (r *restore) refuse(ctx context.Context) error {
 	}
 	for _, k := range r.backup.Keyspaces {
 		there, found := r.keyspace(k.Name)
-		if !found && k.Kind != kindCounters {
+		if !found && k.Kind != backup.KindCounters {
 			return fmt.Errorf("the cluster has no keyspace %s of kind %s yet; see countctl upgrade status", k.Name, k.Kind)
 		}
 		if found && there.Kind != k.Kind {
@@ -199,7 +198,7 @@ func (r *restore) refuseSources(ctx context.Context) error {
 	for _, s := range r.backup.Sources {
 		i := slices.IndexFunc(there, func(is admin.SavedSource) bool { return is.Name == s.Name })
 		if !same && i >= 0 && there[i].Origin != s.Number {
-			return fmt.Errorf("the cluster has another source %s than the backup: delete one of the two, in the cluster or in %s", s.Name, manifestFile)
+			return fmt.Errorf("the cluster has another source %s than the backup: delete one of the two, in the cluster or in %s", s.Name, backup.ManifestFile)
 		}
 		if same && (i < 0 || there[i].Number != s.Number) {
 			continue // it is gone, and so its positions mean nothing
@@ -216,22 +215,22 @@ func (r *restore) refuseSources(ctx context.Context) error {
 func (r *restore) refuseMerge(source string) error {
 	for _, k := range r.backup.Keyspaces {
 		there, found := r.keyspace(k.Name)
-		if !slices.Contains(sourceKinds, k.Kind) || !found || !k.merges(there) {
+		if !slices.Contains(sourceKinds, k.Kind) || !found || !k.Merges(there) {
 			continue // without the keyspace, makeKeyspaces creates one that merges none
 		}
 		how := "drop it, so that the restore creates it"
-		if k.Kind != kindCounters || slices.Contains(builtinCounters, k.Name) {
-			how = fmt.Sprintf("start the new cluster with --shards %s=%d", k.Name, k.parts())
+		if k.Kind != backup.KindCounters || slices.Contains(builtinCounters, k.Name) {
+			how = fmt.Sprintf("start the new cluster with --shards %s=%d", k.Name, k.Parts())
 		}
 		return fmt.Errorf("keyspace %s has %s, and with source %s each needs its rows from one file of the backup, which has %s: %s, "+
 			"or delete the source, in the cluster and in %s", k.Name, layoutText(there.Shards, there.CreatedShards, there.Sharding, false),
-			source, layoutText(k.parts(), k.CreatedShards, k.Sharding, k.mixed()), how, manifestFile)
+			source, layoutText(k.Parts(), k.CreatedShards, k.Sharding, k.Mixed()), how, backup.ManifestFile)
 	}
 	return nil
 }
 
 // sourceKinds lists the kinds of keyspaces whose shards have positions of sources.
-var sourceKinds = []string{kindCounters, "unread"}
+var sourceKinds = []string{backup.KindCounters, "unread"}
 
 // builtinCounters lists the keyspaces of kind counters that no client can drop or create.
 var builtinCounters = []string{"posts", "users"}
@@ -259,7 +258,7 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 	for _, k := range r.backup.Keyspaces {
 		there, found := r.keyspace(k.Name)
 		if !found {
-			if _, err := r.server.CreateKeyspace(ctx, client.NewKeyspace{Name: k.Name, Columns: column.Columns(k.Columns, k.Settings), Shards: k.parts(), Sharding: k.Sharding}); err != nil {
+			if _, err := r.server.CreateKeyspace(ctx, client.NewKeyspace{Name: k.Name, Columns: column.Columns(k.Columns, k.Settings), Shards: k.Parts(), Sharding: k.Sharding}); err != nil {
 				return fmt.Errorf("cannot create keyspace %s: %w", k.Name, err)
 			}
 			continue
@@ -276,8 +275,8 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 	}
 	r.moved = map[string][]string{}
 	for _, k := range r.backup.Keyspaces {
-		if there, found := r.keyspace(k.Name); found && !k.sameNumbers(there.Numbered()) {
-			r.moved[k.Name] = k.inFiles()
+		if there, found := r.keyspace(k.Name); found && !k.SameNumbers(there.Numbered()) {
+			r.moved[k.Name] = k.InFiles()
 		}
 	}
 	r.numbers, err = groupNumbers(ctx, r.server)
@@ -303,33 +302,13 @@ func (r *restore) makeSources(ctx context.Context) error {
 	return nil
 }
 
-// inFiles returns the columns in the order of their numbers in the snapshots, with "" for a dropped
-// column.
-func (k *manifestKeyspace) inFiles() []string {
-	if k.Numbered != nil {
-		return k.Numbered
-	}
-	return k.Columns
-}
-
-// sameNumbers reports whether each column of the snapshots has the same number in the cluster. It
-// returns false if the snapshots have a dropped column.
-func (k *manifestKeyspace) sameNumbers(there []string) bool {
-	columns := k.inFiles()
-	return len(columns) <= len(there) && slices.Equal(columns, there[:len(columns)]) && !slices.Contains(columns, "")
-}
-
 // columnsToChange returns the columns of the backup that the keyspace there lacks or has with other
 // settings. It ignores settings that the backup does not have.
-func columnsToChange(there client.Keyspace, k manifestKeyspace) []string {
+func columnsToChange(there client.Keyspace, k backup.Keyspace) []string {
 	return slices.DeleteFunc(slices.Clone(k.Columns), func(name string) bool {
 		return slices.Contains(there.Columns, name) && column.Has(there.Settings, k.Settings, name)
 	})
 }
-
-// kindCounters is the only kind of keyspaces that clients can create. The cluster creates the
-// keyspaces of other kinds itself.
-const kindCounters = "counters"
 
 // mustBeEmpty returns an error if any shard of the keyspaces to restore has rows. Without this
 // check, the server would refuse that shard only after the restore had changed other shards.
@@ -339,7 +318,7 @@ func (r *restore) mustBeEmpty(ctx context.Context) error {
 		return fmt.Errorf("cannot list the groups: %w", err)
 	}
 	for _, g := range groups {
-		of := slices.ContainsFunc(r.backup.Keyspaces, func(k manifestKeyspace) bool { return k.Name == g.Keyspace })
+		of := slices.ContainsFunc(r.backup.Keyspaces, func(k backup.Keyspace) bool { return k.Name == g.Keyspace })
 		if of && g.Rows > 0 {
 			return fmt.Errorf("%s has %s; --force deletes them", cli.GroupName(g), cli.Counted(g.Rows, "row"))
 		}
@@ -348,15 +327,15 @@ func (r *restore) mustBeEmpty(ctx context.Context) error {
 }
 
 // shards restores a keyspace.
-func (r *restore) shards(ctx context.Context, k manifestKeyspace) error {
+func (r *restore) shards(ctx context.Context, k backup.Keyspace) error {
 	there, found := r.keyspace(k.Name)
 	if !found {
 		return fmt.Errorf("keyspace %s was dropped meanwhile", k.Name)
 	}
-	if !k.sameShards(there) {
+	if !k.SameShards(there) {
 		return r.byIDs(ctx, k, there)
 	}
-	for _, g := range k.Groups {
+	for _, g := range k.Files {
 		if err := r.shard(ctx, k.Name, g); err != nil {
 			return fmt.Errorf("cannot restore %s/%d: %w", k.Name, g.Shard, err)
 		}
@@ -364,13 +343,13 @@ func (r *restore) shards(ctx context.Context, k manifestKeyspace) error {
 	return nil
 }
 
-func (r *restore) shard(ctx context.Context, keyspace string, g manifestGroup) error {
+func (r *restore) shard(ctx context.Context, keyspace string, g backup.File) error {
 	name := fmt.Sprintf("%s/%d", keyspace, g.Shard)
 	number, there := r.numbers[name]
 	if !there {
 		return errNoGroup
 	}
-	f, err := os.Open(filepath.Join(r.dir, g.File))
+	f, err := r.backup.Open(ctx, &g)
 	if err != nil {
 		return err
 	}
@@ -400,11 +379,11 @@ func (r *restore) restored(name string, done admin.Restored) {
 
 // byIDs restores a keyspace whose ids are in other shards than in the backup. It sends each shard all files that may have
 // ids of the shard.
-func (r *restore) byIDs(ctx context.Context, k manifestKeyspace, there client.Keyspace) error {
+func (r *restore) byIDs(ctx context.Context, k backup.Keyspace, there client.Keyspace) error {
 	r.Say("keyspace %s is restored by ids: it has %s, and the backup %s", k.Name,
-		layoutText(there.Shards, there.CreatedShards, there.Sharding, false), layoutText(k.Shards, k.CreatedShards, k.Sharding, k.mixed()))
+		layoutText(there.Shards, there.CreatedShards, there.Sharding, false), layoutText(k.Shards, k.CreatedShards, k.Sharding, k.Mixed()))
 	restored, setBack, want := uint64(0), uint64(0), uint64(0)
-	for _, g := range k.Groups {
+	for _, g := range k.Files {
 		want += g.Rows
 	}
 	for shard := range there.Shards {
@@ -438,25 +417,25 @@ func (r *restore) sameLayout(ctx context.Context, was client.Keyspace) error {
 	return nil
 }
 
-func (r *restore) shardByIDs(ctx context.Context, k manifestKeyspace, there client.Keyspace, shard int) (done admin.Restored, err error) {
+func (r *restore) shardByIDs(ctx context.Context, k backup.Keyspace, there client.Keyspace, shard int) (done admin.Restored, err error) {
 	name := fmt.Sprintf("%s/%d", k.Name, shard)
 	number, exists := r.numbers[name]
 	if !exists {
 		return done, errNoGroup
 	}
 	var files []admin.SnapshotFile
-	for _, g := range k.Groups {
-		if !k.shares(g, there, shard) {
+	for _, g := range k.Files {
+		if !k.Shares(g, there, shard) {
 			continue
 		}
-		f, err := os.Open(filepath.Join(r.dir, g.File))
+		f, err := r.backup.Open(ctx, &g)
 		if err != nil {
 			return done, err
 		}
 		defer f.Close()
 		files = append(files, admin.SnapshotFile{Reader: f, Bytes: g.Bytes})
 	}
-	if done, err = admin.New(r.server).RestoreByIDs(ctx, number, files, k.divisor(), r.force, r.moved[k.Name]); err == nil {
+	if done, err = admin.New(r.server).RestoreByIDs(ctx, number, files, k.Divisor(), r.force, r.moved[k.Name]); err == nil {
 		r.restored(name, done)
 	}
 	return done, err
