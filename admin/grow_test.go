@@ -106,18 +106,36 @@ func openCluster(t *testing.T, shards int) (*Cluster, *shard.Node) {
 // openShards opens a cluster of one node whose built-in keyspaces have the given numbers of shards.
 func openShards(t *testing.T, shards map[string]int) (*Cluster, *shard.Node) {
 	t.Helper()
+	return openWith(t, func(a *Cluster, cfg *shard.Config) {
+		cfg.Shards, cfg.Streams = shards, map[string]shard.StreamHandler{SnapshotCall: a.SendSnapshot}
+	})
+}
+
+// openAnswering opens a cluster of one node, which answers SnapshotCall by a function.
+func openAnswering(t *testing.T, answer shard.StreamHandler) (*Cluster, *shard.Node) {
+	t.Helper()
+	return openWith(t, func(_ *Cluster, cfg *shard.Config) {
+		cfg.Streams = map[string]shard.StreamHandler{SnapshotCall: answer}
+	})
+}
+
+// openWith opens a cluster of one node with some settings of its own.
+func openWith(t *testing.T, change func(*Cluster, *shard.Config)) (*Cluster, *shard.Node) {
+	t.Helper()
 	var n *shard.Node
 	a := New(Config{
 		Node:  func() (*shard.Node, error) { return n, nil },
 		Alive: func(string) bool { return true }, Logger: slog.New(slog.DiscardHandler),
 	})
-	var err error
-	n, err = shard.Open(shard.Config{
-		Restoring: a.Restoring,
-		Dir:       t.TempDir(), NodeKey: "n1.a", NodeName: "n1", Bootstrap: true, ClusterID: strings.Repeat("5", 32), ClusterAddr: "127.0.0.1:0",
-		Shards: shards, Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+	cfg := shard.Config{
+		Report: func(r *shard.NodeReport) { r.Restoring = a.Restoring() },
+		Dir:    t.TempDir(), NodeKey: "n1.a", NodeName: "n1", Bootstrap: true, ClusterID: strings.Repeat("5", 32), ClusterAddr: "127.0.0.1:0",
+		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
-	})
+	}
+	change(a, &cfg)
+	var err error
+	n, err = shard.Open(cfg)
 	must.Do(t, err)
 	t.Cleanup(func() { must.Do(t, n.Close(must.Context(t))) })
 	must.Do(t, n.WaitReady(must.Context(t)))

@@ -34,12 +34,8 @@ type Config struct {
 	Listener   net.Listener
 	HTTPAddr   string // stored in the catalog, like GossipAddr, for Status, admin calls and package cluster
 	GossipAddr string
-	Insecure   bool // a port that needs no credentials is reachable from other machines; the node only reports this
-	// CertProblems returns problems of this node's certificates, for operators; nil for a node
-	// without certificates.
-	CertProblems func() []string
-	// Restoring returns a keyspace that this node restores, or ""; nil for a node that restores none.
-	Restoring func() string
+	// Report adds to this node's report what other parts of the process know; nil for nothing.
+	Report func(*NodeReport)
 	// Bootstrap begins a new cluster with this node if Dir is empty. Without Bootstrap, an empty
 	// node waits until a cluster adds it.
 	Bootstrap bool
@@ -72,6 +68,8 @@ type Config struct {
 	Place func(view *catalog.View, shards int) [][]string
 	// Handlers answer further calls of other nodes, by method; nil for none.
 	Handlers map[string]Handler
+	// Streams answer further stream calls of other nodes, by method; nil for none.
+	Streams map[string]StreamHandler
 	// Alive reports whether a node is alive, according to gossip; nil if all are.
 	Alive func(nodeKey string) bool
 	// LiveAddr returns the cluster address of a living node, according to gossip, or "". If a node
@@ -147,3 +145,6 @@ func (c Config) withDefaults() (_ Config, id [16]byte, _ error) {
 
 // Handler answers a method of Config.Handlers; see rpc.Handler.
 type Handler = func(ctx context.Context, request []byte) ([]byte, error)
+
+// StreamHandler answers a method of Config.Streams.
+type StreamHandler = rpc.StreamHandler

@@ -217,7 +217,11 @@ func (n *Node) close(ctx context.Context) error {
 		err = errors.Join(err, n.registry.meta.Close(ctx, true))
 	}
 	n.headroom.Close()
-	n.closePeers()
+	n.reader.close()
+	table = n.registry.groups.Load() // the catalog's replica may have replaced it until it was closed
+	for _, g := range slices.Concat(table.all, table.dropped) {
+		g.forward.Close()
+	}
 	n.prover.Close()
 	n.streams.Leave()
 	n.calls.Close()
@@ -236,18 +240,13 @@ func (n *Node) closeLog() error {
 	return n.log.Close()
 }
 
-func (n *Node) closePeers() {
-	n.reader.close()
-	table := n.registry.groups.Load()
-	for _, g := range slices.Concat(table.all, table.dropped) {
-		g.forward.Close()
-	}
-}
-
 // serveCalls registers the handlers for calls of other nodes, and begins to answer.
 func (n *Node) serveCalls() {
 	for method, handle := range n.cfg.Handlers {
 		n.calls.Handle(method, handle)
+	}
+	for method, handle := range n.cfg.Streams {
+		n.calls.HandleStream(method, handle)
 	}
 	n.prover.Handle(n.calls)
 	n.calls.Handle(methodRead, n.reader.serveReads)

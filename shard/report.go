@@ -30,14 +30,11 @@ type reportRequest struct {
 // report describes this node, with the marks of its replicas if the request asks for them.
 func (n *Node) report(asked reportRequest) NodeReport {
 	r := NodeReport{
-		Life: n.life, Memory: n.headroom.Memory(), Disk: n.headroom.Disk(), DiskHangs: n.headroom.DiskHangs.Load() > 0, Insecure: n.cfg.Insecure,
+		Life: n.life, Memory: n.headroom.Memory(), Disk: n.headroom.Disk(), DiskHangs: n.headroom.DiskHangs.Load() > 0,
 		OpsWritten: n.opsWritten.Load(), IDsRead: n.idsRead.Load(),
 	}
-	if n.cfg.CertProblems != nil {
-		r.CertProblems = n.cfg.CertProblems()
-	}
-	if n.cfg.Restoring != nil {
-		r.Restoring = n.cfg.Restoring()
+	if n.cfg.Report != nil {
+		n.cfg.Report(&r)
 	}
 	if err := n.serves(); err != nil {
 		r.NotReady = err.Error()

@@ -95,6 +95,11 @@ func (n *Node) AskAll(ctx context.Context, method string, request []byte) map[st
 	})
 }
 
+// Stream calls a method of Config.Streams on another node; see rpc.Calls.Stream.
+func (n *Node) Stream(ctx context.Context, node, method string, request []byte) (*rpc.Stream, error) {
+	return n.calls.Stream(ctx, node, method, request)
+}
+
 // ClusterHash returns the hash of the cluster's id, which is a part of the numbers of sources.
 func (n *Node) ClusterHash() uint32 { return n.router.clusterHash }
 

@@ -247,6 +247,9 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 		}
 		l.cluster = p.tls.wrapCluster(l.cluster)
 	}
+	report := func(r *shard.NodeReport) {
+		r.Insecure, r.CertProblems, r.Restoring = p.insecure, p.tls.problems(), operators.Restoring()
+	}
 	c.Cold.Dir = p.dir.ColdDir()
 	collector := tuneCollector(memoryLimit)
 	p.node, err = shard.Open(shard.Config{
@@ -261,9 +264,7 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 		Listener:         l.cluster,
 		HTTPAddr:         c.HTTPAddr,
 		GossipAddr:       c.GossipAddr,
-		Insecure:         p.insecure,
-		CertProblems:     p.tls.problems,
-		Restoring:        operators.Restoring,
+		Report:           report,
 		Bootstrap:        p.dir.Identity.Founder,
 		NodesWanted:      c.Expect,
 		VotersWanted:     min(c.Expect, c.Placement.Replicas),
@@ -284,6 +285,7 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 		LiveAddr:         p.liveAddr,
 		DialPeer:         p.dialPeer(),
 		Handlers:         map[string]shard.Handler{cluster.JoinCall: p.admit, admin.PlanCall: p.plan, sources.ReportCall: p.sources.HandleReport},
+		Streams:          map[string]shard.StreamHandler{admin.SnapshotCall: operators.SendSnapshot},
 		Logger:           p.logger,
 		Metrics:          p.registry,
 		Fatal:            p.fatal,

@@ -71,7 +71,7 @@ type NodeReport struct {
 	Life      string          `json:"life"`      // random id of the process's run
 	NotReady  string          `json:"not_ready"` // why the node cannot serve; "" if it can
 	DiskHangs bool            `json:"disk_hangs,omitempty"`
-	Insecure  bool            `json:"insecure,omitempty"` // shard.Config.Insecure
+	Insecure  bool            `json:"insecure,omitempty"` // a port that needs no credentials is reachable from other machines
 	Replicas  []ReplicaReport `json:"replicas"`
 	// Memory and Disk are as of the node's last check.
 	Memory tiering.Usage `json:"memory"`
@@ -79,12 +79,10 @@ type NodeReport struct {
 	// OpsWritten counts the ops that this node has written since its start, for clients and for
 	// the sources that it reads. IDsRead counts the ids of reads; a read without ids counts as
 	// one. Repeats and calls of other nodes do not count.
-	OpsWritten uint64 `json:"ops_written"`
-	IDsRead    uint64 `json:"ids_read"`
-	// CertProblems is shard.Config.CertProblems.
-	CertProblems []string `json:"cert_problems,omitempty"`
-	// Restoring is shard.Config.Restoring.
-	Restoring string `json:"restoring,omitempty"`
+	OpsWritten   uint64   `json:"ops_written"`
+	IDsRead      uint64   `json:"ids_read"`
+	CertProblems []string `json:"cert_problems,omitempty"` // problems of this node's certificates, for operators
+	Restoring    string   `json:"restoring,omitempty"`     // a keyspace that this node restores, or ""
 }
 
 // ReplicaReport extends GroupStatus.
