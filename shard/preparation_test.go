@@ -200,6 +200,41 @@ func TestPreparationsTakeTurns(t *testing.T) {
 	p.Close()
 }
 
+// While a round moves the bodies of one replica to disk, the preparations of others go on.
+func TestPreparationBesideARound(t *testing.T) {
+	t.Parallel()
+	busy, m := preparedParent(t)
+	other, _ := preparedParent(t)
+	other.Group = 2
+	p := &tiering.Preparations{Space: &tiering.SnapshotSpace{Free: func() (uint64, error) { return 10_000, nil }}}
+	running, end, ended := make(chan struct{}), make(chan struct{}), make(chan error)
+	go func() { // ends with the round
+		first := true
+		_, err := m.Bodies().Spill(0, math.MaxInt64, func() bool {
+			if first {
+				first = false
+				close(running)
+				<-end
+			}
+			return true
+		})
+		ended <- err
+	}()
+	<-running
+	eventually(t, "a step has met the round", func() bool {
+		var preparing *tiering.PreparingError
+		return errors.As(p.Prepare(3, busy), &preparing) && preparing.Steps > 0
+	})
+	eventually(t, "the other replica is ready", func() bool { return p.Prepare(3, other) == nil })
+	if err := p.Prepare(3, busy); !errors.Is(err, tiering.ErrPreparing) {
+		t.Errorf("during the round: %v", err)
+	}
+	close(end)
+	mustDo(t, <-ended)
+	eventually(t, "the replica is ready after the round", func() bool { return p.Prepare(3, busy) == nil })
+	p.Close()
+}
+
 // A question that arrives after the shard has split does not end the preparation, which keeps space until Begun. A
 // replica that is closed is not ready.
 func TestPreparationAfterSplit(t *testing.T) {

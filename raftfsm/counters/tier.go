@@ -46,7 +46,7 @@ func (c *Machine) Pause() { c.parting.Pause(1) }
 func (c *Machine) Resume() { c.parting.Pause(-1) }
 
 // Part implements Machine. No row may move to disk meanwhile: see Pause. It parts the outboxes first, because they can
-// always be parted. It does so without the lock of tiering, because it may wait for a round that moves outboxes to disk.
+// always be parted.
 func (c *Machine) Part(by raftfsm.Partition) (more bool, err error) {
 	outboxes := c.outboxes.Current()
 	if !c.Routed(by.From) { // checked after Current, because Split shows other bodies after it has changed the route

@@ -81,21 +81,30 @@ var errHalfParted = errors.New("the bodies are not divided as the split needs")
 // returns false once no body is left to move. No body changes, so a parting may end at any time. It goes on with the
 // next call, also after a Part by another Partition. Part reads the bodies on disk that it moves, because it needs their
 // digests. It keeps none of them in memory. It returns ErrEnded after Split and Dispose, and ErrLost.
+//
+// Part moves nothing, and returns true, while a round moves bodies to disk or a Split moves the rest. Either may take
+// minutes, and the other shards of a node should part their data meanwhile.
 func (b *Bodies) Part(by engine.Partition) (more bool, err error) {
 	return b.part(by, stepBytes, stepKeys)
 }
 
 // part is Part with other bounds of a step.
 func (b *Bodies) part(by engine.Partition, bytesMax, keysMax int) (more bool, err error) {
-	b.stepping.Lock()
+	if !b.stepping.TryLock() {
+		return true, nil
+	}
 	defer b.stepping.Unlock()
-	return b.stepLocked(by, bytesMax, keysMax)
+	return b.stepLocked(by, bytesMax, keysMax, false)
 }
 
-// stepLocked makes a step of Part. The caller holds stepping.
-func (b *Bodies) stepLocked(by engine.Partition, bytesMax, keysMax int) (more bool, err error) {
+// stepLocked makes a step of Part. The caller holds stepping. While a round runs, it waits if waits is set.
+func (b *Bodies) stepLocked(by engine.Partition, bytesMax, keysMax int, waits bool) (more bool, err error) {
 	if b.out != nil {
-		b.out.turn.Lock() // no body moves to disk meanwhile, and no record is removed that a mark needs
+		if waits {
+			b.out.turn.Lock() // no body moves to disk meanwhile, and no record is removed that a mark needs
+		} else if !b.out.turn.TryLock() {
+			return true, nil
+		}
 		defer b.out.turn.Unlock()
 	}
 	q, err := b.beginParting(by)
@@ -418,7 +427,7 @@ func (b *Bodies) Split(by engine.Partition, to []*Bodies) ([]*Bodies, error) {
 	defer b.stepping.Unlock()
 	for more := true; more; {
 		var err error
-		if more, err = b.stepLocked(by, stepBytes, stepKeys); err != nil {
+		if more, err = b.stepLocked(by, stepBytes, stepKeys, true); err != nil {
 			return nil, err
 		}
 	}

@@ -281,7 +281,11 @@ func (x *preparation) partSets(stepping *sync.Mutex, by raftfsm.Partition) (err 
 	return err
 }
 
-// step makes a step of parting, and rests as long as the step took, while no other preparation does.
+// restMin is the least rest after a step, because a step does nothing while a round moves bodies to disk.
+const restMin = time.Millisecond
+
+// step makes a step of parting, and rests as long as the step took, while no other preparation does. A step that does
+// nothing counts too: the round that it meets ends, so the leader may wait for it.
 func (x *preparation) step(stepping *sync.Mutex, part func() (more bool, err error)) (more bool, err error) {
 	stepping.Lock()
 	defer stepping.Unlock()
@@ -298,7 +302,7 @@ func (x *preparation) step(stepping *sync.Mutex, part func() (more bool, err err
 	select {
 	case <-x.ended:
 		return false, ErrPreparing
-	case <-time.After(time.Since(began)):
+	case <-time.After(max(restMin, time.Since(began))):
 		return true, nil
 	}
 }
