@@ -79,7 +79,7 @@ func (b *Bodies) idleFor(page *page, i int) uint32 {
 // it has checked all bodies, has moved about bytesMax bytes, or proceed returns false. The next
 // call continues where this one stopped. Spill returns the number of moved bodies. It returns
 // cold.ErrFull if the disk is full. After any error, the bodies that it was about to move stay in
-// memory.
+// memory. While Place.Full returns true, Spill only removes useless records, which frees space.
 func (s *Shard) Spill(idle uint32, bytesMax int64, proceed func() bool) (keys int, err error) {
 	held := s.Current()
 	if held.out == nil {
@@ -90,7 +90,7 @@ func (s *Shard) Spill(idle uint32, bytesMax int64, proceed func() bool) (keys in
 	if s.pauses.Load() > 0 || held.hasEnded() {
 		return 0, nil
 	}
-	r := held.newRound(idle, bytesMax, func() bool { return s.pauses.Load() == 0 && proceed() })
+	r := held.newRound(idle, bytesMax, func() bool { return s.pauses.Load() == 0 && proceed() }, s.cfg.full)
 	start := held.out.turn.from
 	if err = r.check(start, math.MaxUint64); err == nil && !r.ended && start > 0 {
 		err = r.check(0, start-1)
@@ -116,7 +116,7 @@ func (b *Bodies) SpillLoaded(last uint64) error {
 	}
 	b.out.turn.Lock()
 	defer b.out.turn.Unlock()
-	r := b.newRound(0, math.MaxInt64, func() bool { return true })
+	r := b.newRound(0, math.MaxInt64, func() bool { return true }, func() bool { return false })
 	if err := r.check(b.out.turn.loaded, math.MaxUint64); err != nil && !errors.Is(err, cold.ErrFull) {
 		return err
 	}
@@ -130,8 +130,9 @@ type round struct {
 	idle    uint32
 	left    int64 // number of bytes that may still leave memory
 	proceed func() bool
-	cleared uint64     // value of spilled.cleared when the round began
-	table   *pageTable // the table that check checks: no key moves to another one meanwhile
+	full    func() bool // the round must write nothing
+	cleared uint64      // value of spilled.cleared when the round began
+	table   *pageTable  // the table that check checks: no key moves to another one meanwhile
 
 	records []cold.Record // to be written
 	bytes   int           // total size of records
@@ -141,8 +142,8 @@ type round struct {
 }
 
 // newRound starts a round. The caller must have locked spilled.turn.
-func (b *Bodies) newRound(idle uint32, bytesMax int64, proceed func() bool) *round {
-	return &round{Bodies: b, idle: idle, left: bytesMax, proceed: proceed, cleared: b.out.cleared.Load()}
+func (b *Bodies) newRound(idle uint32, bytesMax int64, proceed, full func() bool) *round {
+	return &round{Bodies: b, idle: idle, left: bytesMax, proceed: proceed, full: full, cleared: b.out.cleared.Load()}
 }
 
 // isOver reports whether the bodies were cleared or closed since the round began.
@@ -176,7 +177,7 @@ func (r *round) checkTable(first, last uint64) (err error) {
 		if int64(r.bytes) >= min(spillBytes, r.left) {
 			err = r.write()
 		}
-		if r.ended = r.ended || err != nil || r.left <= 0 || r.isOver() || !r.proceed(); r.ended {
+		if r.ended = r.ended || err != nil || r.left <= 0 || r.isOver() || r.full() || !r.proceed(); r.ended {
 			return false
 		}
 		return page.keys() == 0 || Hash(page.key(page.keys()-1)) < last
@@ -195,7 +196,7 @@ func (r *round) write() error {
 		r.ended = !all
 		return err
 	}
-	if len(records) == 0 || r.isOver() {
+	if len(records) == 0 || r.isOver() || r.full() {
 		return nil
 	}
 	r.out.turn.version++

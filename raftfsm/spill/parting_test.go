@@ -736,6 +736,39 @@ func TestRoundEndsWhileItRemoves(t *testing.T) {
 	w.end()
 }
 
+// On a full disk, a round removes all useless records, of its own keys and of a part that has ended, and writes nothing.
+func TestRoundOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	const each = removedAtOnce * 3 / 2
+	w := newPartingWorld(t, true)
+	n := w.all[0]
+	for key := uint64(0); len(n.want) < 2*each; key++ {
+		w.set(n, key, []byte{1, byte(key), 2})
+	}
+	w.spill(n, 0, math.MaxInt64)
+	w.divide(n, 2, true)
+	w.all[1].s.Close()
+	w.all = w.all[:1]
+	for key := range n.want {
+		w.set(n, key, []byte{2, byte(key), 1})
+	}
+	n.s.cfg.Full = func() bool { return true }
+	w.spill(n, 0, math.MaxInt64)
+	if left := w.recordsOf(2*each, func(uint64) bool { return true }); left > 0 {
+		t.Errorf("%d records are left", left)
+	}
+	if s := n.s.Stats(); s.Spilled > 0 {
+		t.Errorf("%d bodies have moved to a full disk", s.Spilled)
+	}
+	n.s.cfg.Full = nil
+	w.spill(n, 0, math.MaxInt64)
+	if s := n.s.Stats(); int(s.Spilled) != len(n.want) {
+		t.Errorf("%d of %d bodies have moved", s.Spilled, len(n.want))
+	}
+	w.check(n)
+	w.end()
+}
+
 // Steps of another Partition, for an attempt that was withdrawn, may go on while a shard splits:
 //
 //  1. Split ends.

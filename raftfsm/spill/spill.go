@@ -53,9 +53,12 @@ type Place struct {
 	// Tight reports whether memory is short. If so, bodies loaded from a snapshot leave
 	// memory, and bodies that are read do not return to it.
 	Tight func() bool
+	// Full reports whether Spill must write nothing, because the disk is nearly full; nil for never.
+	Full func() bool
 }
 
 func (p *Place) short() bool { return p.Tight != nil && p.Tight() }
+func (p *Place) full() bool  { return p.Full != nil && p.Full() }
 
 // Config configures a Shard.
 type Config struct {

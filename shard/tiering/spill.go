@@ -59,7 +59,7 @@ func (s *Spill) Place(group uint32) spill.Place {
 	if s.Idle == 0 {
 		return spill.Place{}
 	}
-	return spill.Place{Store: s.Tiering.store.Load(), Group: group, Tight: s.tight}
+	return spill.Place{Store: s.Tiering.store.Load(), Group: group, Tight: s.tight, Full: s.Tiering.cfg.Headroom.DiskFull.Load}
 }
 
 // Begin sets the clock of a newly opened shard to FeedBusy before the present time. So the bodies
@@ -133,7 +133,7 @@ func (s *Spill) Relieve(all []*Bodies, excess int64) {
 // idle. It stops after about bytesMax bytes.
 func (s *Spill) moveOut(r *Bodies, idle time.Duration, bytesMax int64) {
 	began := time.Now()
-	moved, err := r.Spill(uint32(idle/time.Second), bytesMax, s.Tiering.MayFreeze)
+	moved, err := r.Spill(uint32(idle/time.Second), bytesMax, func() bool { return !s.Tiering.cfg.Draining.Load() })
 	if err != nil && !errors.Is(err, scarce.ErrClosed) {
 		r.Logger.Warn(r.label()+" stay in memory, and it is tried again", "err", err)
 	}
