@@ -456,7 +456,8 @@ func TestPreparationOnAFullDisk(t *testing.T) {
 }
 
 // A replica that is prepared has parted its members. If the parting ends before the preparation, as when a damaged file
-// is removed, the replica is not ready until it has parted them again.
+// is removed, the replica is not ready until it has parted them again. If Split has taken the parts, the replica stays
+// prepared, and keeps the space for the first snapshots.
 func TestPreparationOfMembers(t *testing.T) {
 	t.Parallel()
 	store, err := members.Open(members.Config{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { t.Error(err) }})
@@ -477,7 +478,8 @@ func TestPreparationOfMembers(t *testing.T) {
 			t.Fatal(r, m.Stuck())
 		}
 	}
-	parent := tiering.Parent{Group: 1, Machine: &tiering.Machine{Machine: m, Damage: &tiering.Damage{Logger: slog.New(slog.DiscardHandler)}}, By: parentSplit}
+	routed := &routedMachine{Machine: m}
+	parent := tiering.Parent{Group: 1, Machine: &tiering.Machine{Machine: routed, Damage: &tiering.Damage{Logger: slog.New(slog.DiscardHandler)}}, By: parentSplit}
 	p := &tiering.Preparations{Space: &tiering.SnapshotSpace{Free: func() (uint64, error) { return 1 << 30, nil }}}
 	parted := func() error {
 		of, err := sets.Part(parentSplit, 2)
@@ -498,30 +500,38 @@ func TestPreparationOfMembers(t *testing.T) {
 	ready := func() bool { return p.Prepare(3, parent) == nil }
 	eventually(t, "the replica is ready", ready)
 	mustDo(t, parted())
-	slow := slowPartition{make(chan struct{}, 5000), make(chan struct{})}
-	other, err := sets.Part(slow, 2)
-	mustDo(t, err)
-	stepped, answered := make(chan error, 1), make(chan error, 1)
-	go func() {
-		_, err := other.Step()
-		stepped <- err
-	}()
-	<-slow.asked
-	go func() { answered <- p.Prepare(3, parent) }()
-	time.Sleep(50 * time.Millisecond) // until Prepare waits for the step, as it may for a disk
-	kept := make(chan struct{})
-	go func() { p.Kept(2); close(kept) }()
-	select {
-	case <-kept:
-	case <-time.After(time.Minute):
-		t.Error("a question about another replica waits for the step")
+	// afterTheEnd returns the answer of Prepare after the end of its parting. It calls then while Prepare waits for a
+	// step of another one, as it may for a disk.
+	afterTheEnd := func(then func()) error {
+		slow := slowPartition{make(chan struct{}, 5000), make(chan struct{})}
+		other, err := sets.Part(slow, 2)
+		mustDo(t, err)
+		stepped, answered := make(chan error, 1), make(chan error, 1)
+		go func() {
+			_, err := other.Step()
+			stepped <- err
+		}()
+		<-slow.asked
+		go func() { answered <- p.Prepare(3, parent) }()
+		time.Sleep(50 * time.Millisecond) // until Prepare waits
+		then()
+		close(slow.goOn)
+		mustDo(t, <-stepped)
+		other.End()
+		return <-answered
 	}
-	close(slow.goOn)
-	if err := <-answered; !errors.Is(err, members.ErrPartingEnded) {
+	err = afterTheEnd(func() {
+		kept := make(chan struct{})
+		go func() { p.Kept(2); close(kept) }()
+		select {
+		case <-kept:
+		case <-time.After(time.Minute):
+			t.Error("a question about another replica waits for the step")
+		}
+	})
+	if !errors.Is(err, members.ErrPartingEnded) {
 		t.Errorf("after the end of its parting: %v", err)
 	}
-	mustDo(t, <-stepped)
-	other.End()
 	eventually(t, "the replica is ready again", ready)
 	mustDo(t, parted())
 	p.End(1)
@@ -529,6 +539,25 @@ func TestPreparationOfMembers(t *testing.T) {
 	if parted() == nil {
 		t.Error("the members are still parted after the end")
 	}
+	eventually(t, "the replica is ready once more", ready)
+	if err := afterTheEnd(func() { routed.split.Store(true) }); err != nil || p.Kept(1) == nil {
+		t.Errorf("a Split takes the parts while Prepare waits: %v, space %v", err, p.Kept(1))
+	}
+	p.End(1)
+	p.Wait()
+}
+
+// routedMachine has another route once split is set.
+type routedMachine struct {
+	*counters.Machine
+	split atomic.Bool
+}
+
+func (m *routedMachine) Route() codec.Route {
+	if m.split.Load() {
+		return codec.Route{Modulus: 2}
+	}
+	return codec.Whole
 }
 
 // slowPartition answers once goOn is closed.

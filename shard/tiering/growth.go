@@ -90,8 +90,11 @@ func (p *Preparations) Prepare(attempt uint32, of Parent) error {
 	if err != nil {
 		return err
 	}
-	if err = x.err; err == nil && x.sets != nil && of.Machine.Route() == of.By.From { // else Split has taken them
+	if err = x.err; err == nil && x.sets != nil {
 		err = x.sets.Whole() // the removal of a damaged file ends it; without the lock, because it may wait for the disk
+		if errors.Is(err, members.ErrPartingEnded) && of.Machine.Route() != of.By.From {
+			err = nil // Split, which changes the route first, has taken the parts
+		}
 	}
 	if err != nil {
 		p.mu.Lock()
