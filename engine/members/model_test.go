@@ -151,7 +151,7 @@ func grow(g *Group, at State, index uint64, e *entry, hooks []func()) (after Sta
 			fn()
 		}
 	}
-	states, err := g.Split(at, index, modelParts, modelPartition{})
+	states, err := g.Split(at, index, modelParts, modelPartition{}, func() {})
 	if err != nil {
 		return at, err
 	}

@@ -71,7 +71,7 @@ func TestPartingBetweenCommits(t *testing.T) {
 			t.Errorf("part %d has %v, want %v", part, got, want[part])
 		}
 	}
-	states, err := d.group.Split(d.at, 3, modelParts, thirds)
+	states, err := d.group.Split(d.at, 3, modelParts, thirds, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestEndsOfAParting(t *testing.T) {
 				if homes := d.store.homes.of(1); len(homes) > 0 {
 					t.Errorf("the group still has the homes %v", homes)
 				}
-				if _, err := d.group.Split(d.at, 9, modelParts, thirds); err != nil {
+				if _, err := d.group.Split(d.at, 9, modelParts, thirds, func() {}); err != nil {
 					t.Fatal(err)
 				}
 				if err := d.group.Verify(); err != nil {
@@ -166,7 +166,7 @@ func TestSplitKeepsItsParting(t *testing.T) {
 		t.Errorf("%v, %v, want the same Parting", again, err)
 	}
 	p.End()
-	if _, err := d.group.Split(d.at, 9, modelParts, thirds); err != nil || d.group.at.home() != p.made.homes[0] {
+	if _, err := d.group.Split(d.at, 9, modelParts, thirds, func() {}); err != nil || d.group.at.home() != p.made.homes[0] {
 		t.Errorf("the group is in home %d, the Parting had %v: %v", d.group.at.home(), p.made.homes, err)
 	}
 }
@@ -213,7 +213,7 @@ func TestFilterWhileAGroupSplits(t *testing.T) {
 	if err != nil || next == nil {
 		t.Fatal(next, err)
 	}
-	if _, err := d.group.Split(d.at, 2, modelParts, thirds); err != nil {
+	if _, err := d.group.Split(d.at, 2, modelParts, thirds, func() {}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := d.group.fillPart(f, next); err == nil {
@@ -281,7 +281,7 @@ func TestNumbersOfHomesAfterDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.store.homes.mu.last = uint32(time.Now().Unix()) + 1000
-	if _, err := other.Split(other.State(), 2, modelParts, thirds); err != nil {
+	if _, err := other.Split(other.State(), 2, modelParts, thirds, func() {}); err != nil {
 		t.Fatal(err)
 	}
 	taken := other.at.home()
@@ -399,7 +399,7 @@ func TestPartingBesideAll(t *testing.T) {
 	}
 	before := d.at
 	close(splits)
-	states, err := d.group.Split(d.at, d.index+1, modelParts, thirds)
+	states, err := d.group.Split(d.at, d.index+1, modelParts, thirds, func() {})
 	close(split)
 	if err != nil {
 		t.Fatal(err)
@@ -457,7 +457,7 @@ func TestPartingBesideALoad(t *testing.T) {
 	if homes := d.store.homes.of(1); !errors.Is(p.Whole(), ErrPartingEnded) || len(homes) > 0 {
 		t.Errorf("a Parting from before the Load: %v, with the homes %v", p.Whole(), homes)
 	}
-	if states, err := d.group.Split(d.at, 9, modelParts, thirds); err != nil || states[1].Pairs != 4 {
+	if states, err := d.group.Split(d.at, 9, modelParts, thirds, func() {}); err != nil || states[1].Pairs != 4 {
 		t.Fatal(states, err)
 	}
 	if err := d.group.Verify(); err != nil {

@@ -27,10 +27,11 @@ var ErrNotStaged = errors.New("the members of this part are not staged on this n
 // Split splits the sets between parts at the entry with the given index, and returns the state of
 // each part. The group keeps part 0. The states of the other parts have the index 0 until AdoptPart. applied is
 // the state after the last entry that the state machine has applied. Split takes the parts of a Parting by the
-// same Partition, and copies the pairs that are left. A replay returns the same states and changes nothing.
+// same Partition, and copies the pairs that are left. Then it calls withdraw, and changes the sets that readers use. A
+// replay returns the same states and changes nothing.
 //
 // After an ErrDamaged, Split has changed nothing. After another error, the caller must use the group no more.
-func (g *Group) Split(applied State, index uint64, parts int, by Partition) ([]State, error) {
+func (g *Group) Split(applied State, index uint64, parts int, by Partition, withdraw func()) ([]State, error) {
 	b, err := g.Begin(applied, index, 0)
 	if err != nil {
 		return nil, err
@@ -39,7 +40,7 @@ func (g *Group) Split(applied State, index uint64, parts int, by Partition) ([]S
 		return g.splitBefore(&b.outcome, parts)
 	}
 	for {
-		states, err := g.splitBy(b, parts, by)
+		states, err := g.splitBy(b, parts, by, withdraw)
 		if !errors.Is(err, ErrPartingEnded) { // a damaged file was removed
 			return states, err
 		}
@@ -64,7 +65,7 @@ func (g *Group) splitBefore(o *outcome, parts int) ([]State, error) {
 	return states, err
 }
 
-func (g *Group) splitBy(b *Batch, parts int, by Partition) (states []State, err error) {
+func (g *Group) splitBy(b *Batch, parts int, by Partition, withdraw func()) (states []State, err error) {
 	p, err := g.part(by, parts, true)
 	for more := true; more && err == nil; {
 		more, err = p.Step()
@@ -80,6 +81,7 @@ func (g *Group) splitBy(b *Batch, parts int, by Partition) (states []State, err 
 		if err != nil {
 			return errors.Join(err, g.endParting(batch))
 		}
+		withdraw()
 		states, err = g.splitTo(b, p.made)
 		return err
 	})

@@ -65,7 +65,7 @@ func BenchmarkSplitMembers(b *testing.B) {
 	}
 	at := s.at[0]
 	began := time.Now()
-	states, err := g.Split(at, at.Index+1, modelParts, modelPartition{})
+	states, err := g.Split(at, at.Index+1, modelParts, modelPartition{}, func() {})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -26,10 +26,14 @@ func TestSecondSplit(t *testing.T) {
 	d.give(joins(12, 4)...)
 	split := func(index uint64, parts int, of uint64) ([]State, State) {
 		t.Helper()
-		at := d.at
-		states, err := d.group.Split(at, index, parts, partitionOf(func(row uint64) int { return int(row / of % uint64(parts)) }))
-		if err != nil {
-			t.Fatal(err)
+		at, withdrawn, replayed := d.at, 0, d.group.State().Index >= index
+		states, err := d.group.Split(at, index, parts, partitionOf(func(row uint64) int { return int(row / of % uint64(parts)) }), func() {
+			if withdrawn++; d.group.split == index {
+				t.Error("the sets have changed before the reads are refused")
+			}
+		})
+		if err != nil || replayed != (withdrawn == 0) {
+			t.Fatalf("entry %d, replayed %v: %v, %d calls of withdraw", index, replayed, err, withdrawn)
 		}
 		d.at = states[0]
 		return states, at
@@ -106,7 +110,7 @@ func TestSplitOfADeletedRow(t *testing.T) {
 	d := diskOf(t)
 	d.give(joins(2, 2*purgedAtOnce)...)
 	d.give(op{kind: 'd', pair: Pair{Row: 1}})
-	states, err := d.group.Split(d.at, 3, 2, partitionOf(func(row uint64) int { return int(row) }))
+	states, err := d.group.Split(d.at, 3, 2, partitionOf(func(row uint64) int { return int(row) }), func() {})
 	if err != nil || d.group.Dying() != 0 || states[1].Pairs != purgedAtOnce {
 		t.Fatalf("%d rows are dying, %+v, %v", d.group.Dying(), states, err)
 	}
@@ -134,7 +138,7 @@ func TestDamagedPartsOfANeighbour(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := groups[1].Split(groups[1].State(), 2, 3, partitionOf(func(row uint64) int { return int(row % 3) })); err != nil {
+	if _, err := groups[1].Split(groups[1].State(), 2, 3, partitionOf(func(row uint64) int { return int(row % 3) }), func() {}); err != nil {
 		t.Fatal(err)
 	}
 	state, blocks := copyOf(t, groups[0])
@@ -244,7 +248,7 @@ func TestRangeDeletionsWithoutASplit(t *testing.T) {
 func TestAdoptPartOfADamagedParent(t *testing.T) {
 	d := diskOf(t)
 	d.give(joins(12, 4)...)
-	if _, err := d.group.Split(d.at, 2, 3, partitionOf(func(row uint64) int { return int(row % 3) })); err != nil {
+	if _, err := d.group.Split(d.at, 2, 3, partitionOf(func(row uint64) int { return int(row % 3) }), func() {}); err != nil {
 		t.Fatal(err)
 	}
 	child := d.open(2)
@@ -315,7 +319,7 @@ func TestAdoptPartOfADamagedParent(t *testing.T) {
 func TestScrubOfStagedParts(t *testing.T) {
 	d := diskOf(t)
 	d.give(joins(20, 1000)...)
-	if _, err := d.group.Split(d.at, 2, 2, partitionOf(func(uint64) int { return 1 })); err != nil {
+	if _, err := d.group.Split(d.at, 2, 2, partitionOf(func(uint64) int { return 1 }), func() {}); err != nil {
 		t.Fatal(err)
 	}
 	d.compact()

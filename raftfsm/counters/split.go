@@ -45,8 +45,7 @@ func (c *contents) Split(s *raftfsm.Split, parts []raftfsm.Contents) (err error)
 	if s.Adopts != nil {
 		return parts[0].(*contents).sets.take(&c.sets, s)
 	}
-	s.Withdraw()
-	states, err := c.sets.group.Split(c.sets.at, s.Index, len(s.Parts), setsPartition(s))
+	states, err := c.sets.group.Split(c.sets.at, s.Index, len(s.Parts), setsPartition(s), s.Withdraw)
 	for i := range states {
 		parts[i].(*contents).sets.at = states[i]
 	}
