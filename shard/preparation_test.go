@@ -543,15 +543,24 @@ func TestPreparationOfMembers(t *testing.T) {
 	if err := afterTheEnd(func() { routed.split.Store(true) }); err != nil || p.Kept(1) == nil {
 		t.Errorf("a Split takes the parts while Prepare waits: %v, space %v", err, p.Kept(1))
 	}
-	p.End(1)
+	routed.changes.Store(true)
+	if p.Over(1, 4); p.Kept(1) == nil {
+		t.Error("the preparation ends during the Split")
+	}
+	routed.changes.Store(false)
+	if p.Over(1, 4); p.Kept(1) != nil {
+		t.Error("the preparation goes on after the Split")
+	}
 	p.Wait()
 }
 
-// routedMachine has another route once split is set.
+// routedMachine has another route once split is set, and none while changes is set.
 type routedMachine struct {
 	*counters.Machine
-	split atomic.Bool
+	split, changes atomic.Bool
 }
+
+func (m *routedMachine) Routed(r codec.Route) bool { return !m.changes.Load() && r == m.Route() }
 
 func (m *routedMachine) Route() codec.Route {
 	if m.split.Load() {

@@ -182,7 +182,12 @@ func (p *Preparations) Over(parent, below uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	x := p.mu.of[parent]
-	if x != nil && x.attempt < below && (x.machine.Route() != x.by.From || x.machine.Abandoned() >= uint64(x.attempt)) {
+	if x == nil || x.attempt >= below {
+		return
+	}
+	route := x.machine.Route()
+	split := route != x.by.From && x.machine.Routed(route) // not while Split withdraws the route, because it may fail
+	if split || x.machine.Abandoned() >= uint64(x.attempt) {
 		p.endLocked(parent)
 	}
 }
