@@ -3,9 +3,56 @@ package shard
 import (
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/shard/tiering"
 )
+
+// The parts of a split shard write the rows that they share again, but not to a nearly full disk, even without a reserve.
+// A node that is always short of memory writes them too.
+func TestSharedRowsAreWrittenAgain(t *testing.T) {
+	t.Parallel()
+	cfg := memberConfig(t, t.TempDir(), 1, 1)
+	cfg.Shards, cfg.Cold = map[string]int{"posts": 1, "users": 1}, tiering.ColdConfig{After: 24 * time.Hour} // no id has a time
+	n, err := Open(cfg)
+	mustDo(t, err)
+	t.Cleanup(func() { closeCold(t, n) })
+	eventually(t, "the node serves", func() bool { return n.Ready() == nil })
+	fillCold(t, n, n.Keyspace("posts"))
+	mustGrow(t, n, "posts")
+	eventually(t, "the keyspace has grown", func() bool { return n.Catalog().Keyspaces["posts"].Growth == nil && n.space.Kept() == 0 })
+	shared := func() (bytes uint64) {
+		for _, l := range n.tiering.Leaving(tiering.AnyShard) {
+			bytes += l.FSM.State().SharedBytes
+		}
+		return bytes
+	}
+	before := shared()
+	if before == 0 {
+		t.Fatal("the parts share no rows")
+	}
+	holdHeadroom(n)
+	n.headroom.DiskReserve = 0
+	n.headroom.Look()
+	free := n.headroom.Disk().NeededBytes + before/4 // each part shares a third
+	n.headroom.Free = func() (uint64, error) { return free, nil }
+	n.headroom.Look()
+	for range 4 {
+		n.tiering.MoveCold()
+	}
+	if after := shared(); after != before {
+		t.Errorf("on a nearly full disk, %d bytes of %d are still shared", after, before)
+	}
+	free = 1 << 40
+	n.headroom.Look()
+	n.headroom.MemoryTight.Store(true)
+	eventually(t, "the parts share no rows", func() bool {
+		n.tiering.MoveCold()
+		return shared() == 0
+	})
+	checkCold(t, n, n.Keyspace("posts"), 1)
+}
 
 // A bit flips in a block that the three parts of a split shard use, on one of three nodes. The replica of each part finds
 // the damage and is repaired, whether a scrub or reads find it.

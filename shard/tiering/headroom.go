@@ -148,10 +148,10 @@ func (h *Headroom) Look() {
 	turn(&h.DiskFull, h.DiskReserve > 0, reserved, free)
 }
 
-// hasRoom reports whether the disk has room for bytes and will not be full afterwards.
+// hasRoom reports whether the disk has room for bytes besides the next snapshots, and will not be full afterwards.
 func (h *Headroom) hasRoom(bytes uint64) bool {
 	free := h.diskFree.Load()
-	return h.DiskReserve == 0 || h.diskNeeds.Load()+bytes < free-free/fullShare
+	return h.Free == nil || h.diskNeeds.Load()+bytes < free-free/fullShare
 }
 
 // needs returns the memory in use plus the garbage collector's share.

@@ -76,13 +76,12 @@ func TestHeadroomWithoutBounds(t *testing.T) {
 	}
 }
 
-// Shares are folded only if the disk has room for all of them and is not full afterwards. Without a reserve it is never
-// full.
+// Shares are folded only if the disk has room for all of them and is not full afterwards, also without a reserve.
 func TestRoomForShares(t *testing.T) {
 	for _, c := range []struct {
 		reserve, shared uint64
 		want            bool
-	}{{100, 0, true}, {100, 700, true}, {100, 738, false}, {100, 2000, false}, {950, 0, false}, {0, 2000, true}} {
+	}{{100, 0, true}, {100, 700, true}, {100, 738, false}, {100, 2000, false}, {950, 0, false}, {0, 837, true}, {0, 838, false}} {
 		h := &Headroom{HeadroomConfig: HeadroomConfig{
 			DiskReserve: c.reserve, Tables: func() uint64 { return 0 }, Snapshots: func() uint64 { return 100 }, Kept: func() uint64 { return 0 },
 			Free: func() (uint64, error) { return 1000, nil }, Logger: slog.New(slog.DiscardHandler),

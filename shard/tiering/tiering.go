@@ -44,6 +44,9 @@ const (
 	// Relieve moves the idle rows in relieveTurns turns. Each turn moves the same share of every
 	// shard, so that the oldest rows of all shards move first.
 	relieveTurns = 16
+	// tightFoldsMax bounds the shared segments of a shard that a round writes again while memory is tight. The node may
+	// always be short of memory, but the next round must soon relieve it.
+	tightFoldsMax = 32
 )
 
 // Tiering packs rows in memory, moves rows between memory and disk, and runs the jobs of
@@ -187,8 +190,8 @@ func (t *Tiering) MoveCold() {
 		switch {
 		case may && !tight:
 			due += t.moveOld(l, t.cfg.Cold.Layouts[l.Keyspace].old(time.Now(), t.cfg.Cold.After, l.PerKey))
-		case !may && l.FSM.Shares():
-			due += t.moveOld(l, noAge)
+		case l.FSM.Shares():
+			t.fold(l, tight)
 		}
 		t.keepCold(l)
 	}
@@ -203,11 +206,22 @@ func (t *Tiering) moveOld(l *Leaving, old func(first, last uint64) bool) (due in
 	return due
 }
 
+// fold writes rows on disk again that the shard shares with other parts of the shard that it was. Such rows take little
+// memory, so while memory is tight, it writes few.
+func (t *Tiering) fold(l *Leaving, tight bool) {
+	l.idle = l.FSM.Watch(noAge, t.mayFold(l.Shard))
+	segments := l.idle.Segments()
+	if tight {
+		segments = min(segments, tightFoldsMax)
+	}
+	_ = t.freeze(l, segments, t.rest) // freeze logs the error, and the next round retries
+}
+
 // moveIdle moves idle rows of any age out of memory while memory is tight, and returns the number
 // of rows in memory.
 func (t *Tiering) moveIdle(all []*Leaving) (due int) {
 	for _, l := range all {
-		due += l.Watch(AnyAge, false) // rows that are shared take little memory
+		due += l.Watch(AnyAge, false) // MoveCold folds shares afterwards
 		if layout := t.cfg.Cold.Layouts[l.Keyspace]; layout.Unit > 0 {
 			l.idle.PutLast(layout.firstKey(l.PerKey))
 		}
