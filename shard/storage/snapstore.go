@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/countd/countd/internal/scarce"
 	"github.com/countd/countd/shard/errs"
@@ -44,6 +45,8 @@ type Snapshots struct {
 	group  uint32
 	logger hclog.Logger
 	stop   *FailStop
+
+	checks singleflight.Group // of files, by id: concurrent calls of Open share a check
 
 	newest atomic.Pointer[raft.SnapshotMeta] // the newest finished snapshot; nil for none; set under mu
 
@@ -205,7 +208,8 @@ type Opened struct {
 }
 
 // Open implements raft.SnapshotStore. It reads the whole file once to check it, and returns the
-// state as Opened. If no file descriptor is free, Open waits for one, until FailStop.Interrupt. It
+// state as Opened. Concurrent calls share a check: raft opens the snapshot anew for each follower
+// and term, although an earlier check may still take minutes. If no file descriptor is free, Open waits for one, until FailStop.Interrupt. It
 // must not return an error instead, because raft would continue as if the snapshot did not exist.
 func (s *Snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	for {
@@ -241,7 +245,8 @@ func (s *Snapshots) open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := file.verify(s.stop.Usable); err != nil {
+	_, err, _ = s.checks.Do(id, func() (any, error) { return nil, file.verify(s.stop.Usable) })
+	if err != nil {
 		return nil, nil, errors.Join(err, file.Close())
 	}
 	state := interruptible{bufio.NewReaderSize(file.state(), snapBufferBytes), s.stop.Usable}

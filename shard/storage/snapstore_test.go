@@ -7,8 +7,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 )
@@ -238,5 +243,40 @@ func FuzzReadSnapHead(f *testing.F) {
 		if err == nil && !bytes.HasPrefix(b, appendSnapHead(nil, got)) {
 			t.Errorf("%x is %v", b, got)
 		}
+	})
+}
+
+// Concurrent calls of Open check a snapshot once.
+func TestOpensShareACheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reads atomic.Int64
+		held := make(chan struct{})
+		fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if op.Kind == errorfs.OpFileReadAt && reads.Add(1) > 0 && op.Offset > snapBufferBytes {
+				<-held
+			}
+			return nil
+		}))
+		s, err := openSnapshots(fs, "n1", 1, hclog.NewNullLogger(), noFatal(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		state := strings.Repeat("x", 10*snapBufferBytes)
+		id := mustSnapshot(t, s, 1, state)
+		open := func() {
+			if _, got, err := readSnapshot(s, id); err != nil || got != state {
+				t.Errorf("%d bytes are read of %d: %v", len(got), len(state), err)
+			}
+		}
+		reads.Store(0)
+		for range 4 {
+			go open()
+		}
+		synctest.Wait() // one call checks, the others wait for it
+		if n := reads.Load(); n > 4*2+3 {
+			t.Errorf("%d reads", n)
+		}
+		close(held)
+		synctest.Wait()
 	})
 }
