@@ -20,7 +20,7 @@ import (
 //	simgrowclient_test.go   requests, reads, a source, a restore
 //	simgrowrun_test.go      random steps, the recovery at the end, the checks
 
-// growRule is a rule of GROWTH.md, or of today's product, that the model can switch off.
+// growRule is a rule of GROWTH.md, or of any shard, that the model can switch off.
 type growRule uint64
 
 const (
@@ -174,9 +174,7 @@ func TestSimulatedGrowth(t *testing.T) {
 	}
 }
 
-// If a rule is switched off, the model finds the fault that the rule prevents. The list has each
-// fault of issue 32. Some of these faults belong to a design in which children begin from snapshots
-// and share rows on disk. The list has their counterparts in the present design.
+// If a rule is switched off, the model finds the fault that the rule prevents.
 func TestSimulatedGrowthWithout(t *testing.T) {
 	for name, c := range map[string]struct {
 		without growRule
