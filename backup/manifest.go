@@ -48,6 +48,14 @@ type File struct {
 	// Modulus is the number of shards by which the ids were chosen, if it is not the keyspace's; otherwise 0. Older
 	// programs, which lack this field, refuse a manifest that has it.
 	Modulus int `json:"modulus,omitempty"`
+	// Chunks has the content of the file in order, in an archive. A backup in a directory of its own has none.
+	Chunks []Chunk `json:"chunks,omitempty"`
+}
+
+// Chunk is a part of a snapshot.
+type Chunk struct {
+	SHA256 string `json:"sha256"` // of its plain bytes, 64 hex digits; its name
+	Bytes  int64  `json:"bytes"`
 }
 
 // FileSuffix is the end of the name of each snapshot.

@@ -16,6 +16,7 @@ import (
 // memCluster is a Cluster in memory. The snapshots of its shards have any bytes.
 type memCluster struct {
 	id        string
+	index     uint64 // of all snapshots
 	keyspaces []client.Keyspace
 	groups    map[string]uint32
 	states    map[uint32][]byte // by group
@@ -24,7 +25,7 @@ type memCluster struct {
 
 // newMemCluster returns a cluster with a keyspace of kind counters.
 func newMemCluster(shards int) *memCluster {
-	c := &memCluster{id: strings.Repeat("c1", 16), groups: map[string]uint32{}, states: map[uint32][]byte{}, cut: map[uint32]int{}}
+	c := &memCluster{id: strings.Repeat("c1", 16), index: 1, groups: map[string]uint32{}, states: map[uint32][]byte{}, cut: map[uint32]int{}}
 	c.keyspaces = []client.Keyspace{{Name: "posts", Kind: KindCounters, Columns: []string{"like"}, Shards: shards}}
 	for shard := range shards {
 		number := uint32(shard + 1)
@@ -47,7 +48,7 @@ func (c *memCluster) Snapshot(_ context.Context, group uint32) (*Snapshot, error
 		in = io.LimitReader(in, int64(len(state)/2))
 	}
 	return &Snapshot{
-		ReadCloser: io.NopCloser(in), Bytes: int64(len(state)), Index: 1, Rows: uint64(len(state)),
+		ReadCloser: io.NopCloser(in), Bytes: int64(len(state)), Index: c.index, Rows: uint64(len(state)),
 		Digest: strings.Repeat("0", 16), Modulus: c.keyspaces[0].Shards,
 	}, nil
 }

@@ -1,0 +1,266 @@
+package backup
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/must"
+)
+
+// stored returns a world whose archive has a backup, and its name.
+func stored(t *testing.T) (*world, *Archive, *Saved) {
+	t.Helper()
+	w := newWorld(2)
+	_, err := CreateArchive(t.Context(), w.target, w.cluster.id)
+	must.Do(t, err)
+	a, err := w.archive(w.target)
+	must.Do(t, err)
+	s, err := w.backup(w.target)()
+	must.Do(t, err)
+	return w, a, s
+}
+
+// A byte of an archive that is another, or missing, is found before a byte of the backup is used, or it changes nothing.
+func TestDamageIsFound(t *testing.T) {
+	w, a, _ := stored(t)
+	w.target = newMemTarget()
+	small := newMemCluster(2)
+	small.states[1], small.states[2] = noise(1, 400), noise(2, 90)
+	_, err := CreateArchive(t.Context(), w.target, small.id)
+	must.Do(t, err)
+	a.target = w.target
+	saved, err := a.Backup(t.Context(), small, Report{})
+	must.Do(t, err)
+	read := func(target Target) error {
+		a, err := w.archive(target)
+		if err != nil {
+			return err
+		}
+		b, err := a.Open(t.Context(), saved.Name)
+		if err != nil {
+			return err
+		}
+		return b.Verify(t.Context())
+	}
+	must.Do(t, read(w.target))
+	for name, body := range w.target.copied() {
+		for at := range body {
+			for what, changed := range map[string][]byte{"flipped": must.Flipped(body, at), "cut": body[:at]} {
+				must.Do(t, w.target.Put(t.Context(), name, changed))
+				if err := read(w.target); err == nil && !strings.HasPrefix(name, chunksDir) {
+					t.Fatalf("%s: byte %d %s: no error", name, at, what)
+				} else if err != nil && !errors.Is(err, ErrIncomplete) && name != archiveFile {
+					t.Fatalf("%s: byte %d %s: %v", name, at, what, err)
+				}
+			}
+		}
+		must.Do(t, w.target.Delete(t.Context(), name))
+		if err := read(w.target); err == nil {
+			t.Errorf("%s is missing: no error", name)
+		}
+		must.Do(t, w.target.Put(t.Context(), name, body))
+	}
+	must.Do(t, read(w.target))
+}
+
+// A second backup stores what changed, and a third one of the same state nothing but its manifest.
+func TestBackupsShareChunks(t *testing.T) {
+	w, a, first := stored(t)
+	time.Sleep(1100 * time.Millisecond) // names are ordered by the second
+	w.cluster.states[1] = must.Flipped(w.cluster.states[1], 3000)
+	second, err := w.backup(w.target)()
+	must.Do(t, err)
+	third, err := w.backup(w.target)()
+	must.Do(t, err)
+	if first.Chunks < 20 || second.Chunks < 1 || second.Chunks > 3 || third.Chunks != 0 {
+		t.Errorf("%d chunks, then %d and %d", first.Chunks, second.Chunks, third.Chunks)
+	}
+	must.Do(t, w.check())
+	// A chunk that was lost is stored again, if the cluster still has it.
+	lost := third.Manifest.Keyspaces[0].Files[0].Chunks[0].SHA256
+	must.Do(t, w.target.Delete(t.Context(), chunkPath(lost)))
+	if err := a.Missing(t.Context(), first.Manifest); !errors.Is(err, ErrIncomplete) || !strings.Contains(err.Error(), lost) {
+		t.Errorf("a lost chunk: %v", err)
+	}
+	fourth, err := w.backup(w.target)()
+	if err != nil || fourth.Chunks != 1 {
+		t.Errorf("stored %+v, %v", fourth, err)
+	}
+	must.Do(t, w.check())
+}
+
+// An archive is that of one cluster.
+func TestArchivesHaveOneCluster(t *testing.T) {
+	w, a, saved := stored(t)
+	other := strings.Repeat("d2", 16)
+	if _, err := CreateArchive(t.Context(), w.target, other); !errors.Is(err, ErrOtherCluster) || !strings.Contains(err.Error(), other) || !strings.Contains(err.Error(), w.cluster.id) {
+		t.Errorf("an archive of another cluster: %v", err)
+	}
+	w.cluster.id = other
+	c := newMemCluster(1)
+	c.id = other
+	if _, err := a.Backup(t.Context(), c, Report{}); !errors.Is(err, ErrOtherCluster) {
+		t.Errorf("a backup of another cluster: %v", err)
+	}
+	// Two clusters that create an archive at once may both store a backup. No sweep then deletes chunks.
+	text, err := archiveBody{archiveFormat, other}.text()
+	must.Do(t, err)
+	must.Do(t, w.target.Put(t.Context(), archiveFile, text))
+	b, err := w.archive(w.target)
+	must.Do(t, err)
+	if _, err := b.Open(t.Context(), saved.Name); !errors.Is(err, ErrOtherCluster) {
+		t.Errorf("a manifest of another cluster: %v", err)
+	}
+	if _, err := b.Prune(t.Context(), Keep{}); !errors.Is(err, ErrOtherCluster) {
+		t.Errorf("a sweep past a manifest of another cluster: %v", err)
+	}
+}
+
+// No archive is created beside something else, and none is opened where there is none.
+func TestArchivesAreCreatedInEmptyTargets(t *testing.T) {
+	m := newMemTarget()
+	if _, err := OpenArchive(t.Context(), m); !errors.Is(err, ErrNoArchive) {
+		t.Errorf("opened nothing: %v", err)
+	}
+	must.Do(t, m.Put(t.Context(), "thesis.txt", []byte("x")))
+	if _, err := CreateArchive(t.Context(), m, "c"); err == nil || !strings.Contains(err.Error(), "it has thesis.txt") {
+		t.Errorf("created beside something: %v", err)
+	}
+	for _, text := range []string{"", "{}", `{"format":"countd archive 2","cluster_id":"c"}`, `{"format":"countd archive 1","cluster_id":"c"}`, "{\"format\":\"countd archive 1\",\"cluster_id\":\"c\"}\n\n"} {
+		must.Do(t, m.Put(t.Context(), archiveFile, []byte(text)))
+		if _, err := OpenArchive(t.Context(), m); err == nil {
+			t.Errorf("opened %q", text)
+		}
+	}
+}
+
+func TestBackupsAreFoundByName(t *testing.T) {
+	w, a, saved := stored(t)
+	second, err := w.backup(w.target)()
+	must.Do(t, err)
+	names := []string{saved.Name, second.Name}
+	slices.Sort(names)
+	for prefix, want := range map[string]string{
+		Latest: names[1], saved.Name: saved.Name, second.Name[:len(second.Name)-1]: second.Name, "": "", "2": "", "x": "", saved.Name + "0": "",
+	} {
+		if got, err := a.Find(t.Context(), prefix); got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v, want %q", prefix, got, err, want)
+		}
+	}
+}
+
+// A retention keeps the newest backup of each of the latest periods that have one, and the two newest.
+func TestKeep(t *testing.T) {
+	at := func(text string) time.Time {
+		t.Helper()
+		got, err := time.Parse("Mon 2 Jan 2006 15:04", text)
+		must.Do(t, err)
+		return got
+	}
+	begun := []time.Time{ // the newest first
+		at("Mon 30 Nov 2026 12:50"), at("Mon 30 Nov 2026 12:10"), at("Mon 30 Nov 2026 11:59"), at("Mon 30 Nov 2026 00:00"),
+		at("Sun 29 Nov 2026 23:59"), at("Fri 27 Nov 2026 08:00"), at("Thu 26 Nov 2026 08:00"), at("Sun 22 Nov 2026 08:00"), at("Wed 1 Jul 2026 08:00"),
+	}
+	for text, want := range map[string][]int{
+		"hours=0":                {0, 1},
+		"hours=1":                {0, 1},
+		"hours=2":                {0, 1, 2},
+		"hours=4":                {0, 1, 2, 3, 4},
+		"days=3":                 {0, 1, 4, 5},
+		"weeks=2":                {0, 1, 4},
+		"weeks=4":                {0, 1, 4, 7, 8},
+		"hours=2,days=2,weeks=3": {0, 1, 2, 4, 7},
+		"hours=10000":            {0, 1, 2, 3, 4, 5, 6, 7, 8},
+	} {
+		keep, err := ParseKeep(text)
+		must.Do(t, err)
+		var got []int
+		for i, stays := range keep.kept(begun) {
+			if stays {
+				got = append(got, i)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s keeps %v, want %v", text, got, want)
+		}
+		if again, err := ParseKeep(keep.String()); err != nil || again != keep {
+			t.Errorf("%s became %s, %v", keep, again, err)
+		}
+	}
+	for _, bad := range []string{"", "hours", "hours=", "hours=-1", "hours=10001", "hours=1,hours=2", "years=1", "hours=1;days=2", "hours=1,"} {
+		if keep, err := ParseKeep(bad); err == nil || !strings.Contains(err.Error(), "from 0 to 10000") {
+			t.Errorf("%q is %v, %v", bad, keep, err)
+		}
+	}
+}
+
+// A sweep passes over backups that are damaged, so that none takes the place of a good one.
+func TestPruneCountsGoodBackups(t *testing.T) {
+	w, a, _ := stored(t)
+	now := time.Now()
+	var saved []*Saved
+	for day := range 4 {
+		b, err := w.archive(w.target)
+		must.Do(t, err)
+		b.now = func() time.Time { return now.Add(time.Duration(day+1) * 24 * time.Hour) }
+		c := newMemCluster(1)
+		c.states[1] = noise(uint64(day), 3000)
+		s, err := b.Backup(t.Context(), c, Report{})
+		must.Do(t, err)
+		saved = append(saved, s)
+	}
+	lacks := saved[3].Manifest.Keyspaces[0].Files[0].Chunks[0].SHA256
+	must.Do(t, w.target.Delete(t.Context(), chunkPath(lacks)))
+	pruned, err := a.Prune(t.Context(), Keep{})
+	must.Do(t, err)
+	list, err := a.List(t.Context())
+	must.Do(t, err)
+	if len(pruned.Backups) != 2 || pruned.Chunks == 0 || pruned.Kept != 3 || len(list) != 3 || list[0].Name != saved[1].Name {
+		t.Errorf("pruned %+v, left %d", pruned, len(list))
+	}
+	must.Do(t, w.target.Put(t.Context(), manifestPath(saved[1].Name), []byte("{}")))
+	before := len(w.target.copied())
+	if _, err := a.Prune(t.Context(), Keep{}); err == nil || !strings.Contains(err.Error(), saved[1].Name) || len(w.target.copied()) != before {
+		t.Errorf("a manifest that cannot be read: %v", err)
+	}
+}
+
+func FuzzOpenManifest(f *testing.F) {
+	w := newWorld(1)
+	c := newMemCluster(1)
+	c.states[1] = []byte("state")
+	_, err := CreateArchive(f.Context(), w.target, c.id)
+	must.Do(f, err)
+	a, err := w.archive(w.target)
+	must.Do(f, err)
+	saved, err := a.Backup(f.Context(), c, Report{})
+	must.Do(f, err)
+	text, err := w.target.Get(f.Context(), manifestPath(saved.Name))
+	must.Do(f, err)
+	f.Add(text)
+	f.Add([]byte(manifestHead + manifestMiddle + "{}" + manifestTail))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		m, err := openManifest(text)
+		if err != nil {
+			if !errors.Is(err, ErrIncomplete) {
+				t.Errorf("the error is %v", err)
+			}
+			return
+		}
+		for chunk := range m.chunks {
+			if !fs.ValidPath(chunkPath(chunk)) {
+				t.Fatalf("a chunk that lies elsewhere: %q", chunk)
+			}
+		}
+		if again, err := appendManifest(nil, m); err != nil {
+			t.Errorf("it cannot be written: %v", err)
+		} else if _, err := openManifest(again); err != nil {
+			t.Errorf("%q was written as %q: %v", text, bytes.TrimSpace(again), err)
+		}
+	})
+}

@@ -1,0 +1,148 @@
+package backup
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"regexp"
+	"time"
+
+	"github.com/countd/countd/internal/program"
+)
+
+// claimKind is what a run does to an archive.
+type claimKind struct {
+	name string
+	// A claim is void after voidAfter. Its run ends after runMax, which is so much shorter that clocks may differ.
+	voidAfter, runMax time.Duration
+}
+
+var (
+	claimBackup = claimKind{"backup", 24 * time.Hour, 23 * time.Hour}
+	claimSweep  = claimKind{"sweep", time.Hour, 30 * time.Minute}
+)
+
+const (
+	claimsDir = "claims/"
+	// claimWaitMax bounds how long a backup waits for a sweep.
+	claimWaitMax  = 5 * time.Minute
+	claimWaitStep = time.Second
+)
+
+// ErrBusy is returned if another run uses the archive. The same call may succeed later.
+var ErrBusy = errors.New("the archive is in use")
+
+// claim marks a run that changes an archive.
+type claim struct {
+	a     *Archive
+	kind  claimKind
+	name  string // path in the target
+	since time.Time
+}
+
+// claimBody tells an operator who holds a claim.
+type claimBody struct {
+	Since   time.Time `json:"since"`
+	Host    string    `json:"host"`
+	Process int       `json:"process"`
+	Program string    `json:"program"`
+}
+
+var claimName = regexp.MustCompile(`^(backup|sweep)-([0-9]{8}T[0-9]{6}Z)-[0-9a-f]{8}\.json$`)
+
+// take puts a claim and returns it unless a claim excludes it. It returns ErrBusy for one that does, for a backup
+// only after claimWaitMax.
+func (a *Archive) take(ctx context.Context, kind claimKind) (*claim, error) {
+	for waited := time.Duration(0); ; waited += claimWaitStep {
+		c, err := a.tryTake(ctx, kind)
+		if !errors.Is(err, ErrBusy) || kind.name != claimBackup.name || waited >= a.waitMax {
+			return c, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(claimWaitStep):
+		}
+	}
+}
+
+func (a *Archive) tryTake(ctx context.Context, kind claimKind) (*claim, error) {
+	since := a.now().UTC()
+	c := &claim{a: a, kind: kind, since: since, name: claimsDir + kind.name + "-" + a.newName(since) + ".json"}
+	host, _ := os.Hostname() // only for information
+	body, err := json.Marshal(claimBody{Since: since, Host: host, Process: os.Getpid(), Program: program.VersionText()})
+	if err != nil {
+		return nil, err
+	}
+	if err := a.target.Put(ctx, c.name, body); err != nil {
+		return nil, fmt.Errorf("cannot claim the archive: %w", err)
+	}
+	if err := c.check(ctx); err != nil {
+		c.release(ctx)
+		return nil, err
+	}
+	return c, nil
+}
+
+// check returns an error unless the claim is there, is younger than its run may take, and no other one excludes it.
+func (c *claim) check(ctx context.Context) error {
+	if err := c.inTime(); err != nil {
+		return err
+	}
+	names, err := c.a.target.List(ctx, claimsDir)
+	if err != nil {
+		return fmt.Errorf("cannot list the claims of the archive: %w", err)
+	}
+	here := false
+	for _, name := range names {
+		parts := claimName.FindStringSubmatch(path.Base(name))
+		if name == c.name {
+			here = true
+		} else if parts != nil && c.excludedBy(parts[1], parts[2]) {
+			return fmt.Errorf("%w: %s of it began at %s and has not ended; a killed one is ignored %s after it began, or delete its file %s",
+				ErrBusy, article(parts[1]), parts[2], kindOf(parts[1]).voidAfter, name)
+		}
+	}
+	if !here {
+		return fmt.Errorf("the claim %s of this run was deleted", c.name)
+	}
+	return nil
+}
+
+// inTime returns an error if the run takes too long. Then others may take its claim for that of a killed run.
+func (c *claim) inTime() error {
+	if took := c.a.now().Sub(c.since); took > c.kind.runMax {
+		return fmt.Errorf("the %s takes longer than %s", c.kind.name, c.kind.runMax)
+	}
+	return nil
+}
+
+func (c *claim) excludedBy(kind, since string) bool {
+	return (kind != claimBackup.name || c.kind.name != claimBackup.name) && !c.a.void(kind, since)
+}
+
+// void reports whether a claim is that of a run that was killed.
+func (a *Archive) void(kind, since string) bool {
+	began, err := time.Parse(nameTime, since)
+	return err == nil && a.now().Sub(began) > kindOf(kind).voidAfter
+}
+
+func kindOf(name string) claimKind {
+	if name == claimSweep.name {
+		return claimSweep
+	}
+	return claimBackup
+}
+
+func article(kind string) string { return "a " + kind }
+
+// release deletes the claim, also if ctx has ended. If that fails, the claim stays until it is void.
+func (c *claim) release(ctx context.Context) {
+	const releaseMax = 30 * time.Second
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseMax)
+	defer cancel()
+	_ = c.a.target.Delete(ctx, c.name)
+}

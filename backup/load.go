@@ -1,0 +1,121 @@
+package backup
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+)
+
+// openFile returns a reader of a file in the archive.
+func (a *Archive) openFile(ctx context.Context, f *File) (io.ReadCloser, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	return &chunkReader{a: a, ctx: ctx, cancel: cancel, left: f.Chunks}, nil
+}
+
+// chunkReader reads the chunks of a file in order, some ahead. The first Read starts that, so that readers that wait for
+// their turn hold no chunks. It checks each chunk before it returns a byte of it. Each chunk has a goroutine, which ends
+// once it has read the chunk or Close was called.
+type chunkReader struct {
+	a      *Archive
+	ctx    context.Context
+	cancel context.CancelFunc
+	left   []Chunk       // not begun
+	begun  []chan result // in order, at most workers
+	now    []byte        // the rest of the chunk that Read returns
+	failed error
+}
+
+type result struct {
+	plain []byte
+	err   error
+}
+
+func (r *chunkReader) Read(p []byte) (int, error) {
+	for len(r.now) == 0 {
+		if r.failed != nil {
+			return 0, r.failed
+		}
+		for len(r.begun) < workers && len(r.left) > 0 {
+			r.begin(r.left[0])
+			r.left = r.left[1:]
+		}
+		if len(r.begun) == 0 {
+			return 0, io.EOF
+		}
+		select {
+		case got := <-r.begun[0]:
+			r.begun = r.begun[1:]
+			r.now, r.failed = got.plain, got.err
+		case <-r.ctx.Done():
+			r.failed = r.ctx.Err()
+		}
+	}
+	n := copy(p, r.now)
+	r.now = r.now[n:]
+	return n, nil
+}
+
+func (r *chunkReader) begin(c Chunk) {
+	done := make(chan result, 1)
+	r.begun = append(r.begun, done)
+	go func() {
+		plain, err := r.a.chunk(r.ctx, c)
+		done <- result{plain, err}
+	}()
+}
+
+// Close implements io.Closer.
+func (r *chunkReader) Close() error {
+	r.cancel()
+	return nil
+}
+
+// chunk returns the plain bytes of a chunk, checked.
+func (a *Archive) chunk(ctx context.Context, c Chunk) ([]byte, error) {
+	at := chunkPath(c.SHA256)
+	sealed, err := a.target.Get(ctx, at)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s is missing", ErrIncomplete, at)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read a chunk: %w", err)
+	}
+	plain, err := a.sealing.open(sealed)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s is damaged: %w", ErrIncomplete, at, err)
+	}
+	if sum := sha256.Sum256(plain); hex.EncodeToString(sum[:]) != c.SHA256 || int64(len(plain)) != c.Bytes {
+		return nil, fmt.Errorf("%w: %s is damaged: it holds %d bytes of SHA-256 %x", ErrIncomplete, at, len(plain), sum)
+	}
+	return plain, nil
+}
+
+// Verify reads every byte of a backup, and returns an error unless all are as they were written.
+func (b *Backup) Verify(ctx context.Context) error {
+	for _, k := range b.Keyspaces {
+		for _, f := range k.Files {
+			if err := b.Check(ctx, &f); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Missing returns an error unless all chunks of a backup are in the archive. It does not read them.
+func (a *Archive) Missing(ctx context.Context, m *Manifest) error {
+	there, err := a.chunks(ctx)
+	if err != nil {
+		return err
+	}
+	for name := range m.chunks {
+		if !there[name] {
+			return fmt.Errorf("%w: %s is missing", ErrIncomplete, chunkPath(name))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,221 @@
+package backup
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Saved describes a backup that has just been stored.
+type Saved struct {
+	Name        string
+	Manifest    *Manifest
+	Shards      int
+	Rows        uint64
+	Bytes       int64 // of all snapshots
+	Chunks      int   // that this backup has put
+	StoredBytes int64 // of these chunks as they are stored, and of the manifest
+	Took        time.Duration
+}
+
+// Backup stores a backup of a cluster. If it fails or is killed, the archive has no new backup; a later Prune deletes
+// the chunks that it left. It returns ErrBusy if a sweep is under way for long.
+func (a *Archive) Backup(ctx context.Context, cluster Cluster, report Report) (*Saved, error) {
+	id, err := cluster.ID(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := sameCluster(archiveFile, a.clusterID, id); err != nil {
+		return nil, err
+	}
+	began := a.now()
+	c, err := a.take(ctx, claimBackup)
+	if err != nil {
+		return nil, err
+	}
+	defer c.release(ctx)
+	ctx, cancel := context.WithTimeout(ctx, c.kind.runMax)
+	defer cancel()
+	s := saving{a: a}
+	if s.known, err = a.reusable(ctx); err != nil {
+		return nil, err
+	}
+	m, err := Take(ctx, cluster, s.store, report)
+	if err != nil {
+		return nil, err
+	}
+	if err := sameCluster(archiveFile, a.clusterID, m.ClusterID); err != nil {
+		return nil, err
+	}
+	out := &Saved{Name: a.newName(began), Manifest: m}
+	text, err := appendManifest(nil, m)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.confirm(ctx, c, m); err != nil {
+		return nil, err
+	}
+	if err := a.target.Put(ctx, manifestPath(out.Name), text); err != nil {
+		return nil, fmt.Errorf("cannot store the manifest: %w", err)
+	}
+	out.Chunks, out.StoredBytes, out.Took = s.mu.chunks, s.mu.bytes+int64(len(text)), a.now().Sub(began)
+	out.Shards, out.Rows, out.Bytes = m.Totals()
+	return out, nil
+}
+
+// reusable returns the names of the chunks that a manifest names and that are there. Manifests that cannot be read are
+// ignored: a sweep reports them.
+func (a *Archive) reusable(ctx context.Context) (map[string]bool, error) {
+	there, err := a.chunks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	known := map[string]bool{}
+	err = a.each(ctx, func(e Entry) {
+		if e.Err != nil {
+			return
+		}
+		for name := range e.Manifest.chunks {
+			if there[name] {
+				known[name] = true
+			}
+		}
+	})
+	return known, err
+}
+
+// chunks returns the names of all chunks of the archive.
+func (a *Archive) chunks(ctx context.Context) (map[string]bool, error) {
+	files, err := a.target.List(ctx, chunksDir)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the chunks: %w", err)
+	}
+	all := make(map[string]bool, len(files))
+	for _, file := range files {
+		if name := path.Base(file); chunkName.MatchString(name) {
+			all[name] = true
+		}
+	}
+	return all, nil
+}
+
+// chunks iterates over the names of the chunks of all files.
+func (m *Manifest) chunks(yield func(name string) bool) {
+	for _, k := range m.Keyspaces {
+		for _, f := range k.Files {
+			for _, c := range f.Chunks {
+				if !yield(c.SHA256) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Totals returns the number of files, and the sums of their rows and bytes.
+func (m *Manifest) Totals() (files int, rows uint64, bytes int64) {
+	for _, k := range m.Keyspaces {
+		for _, f := range k.Files {
+			files, rows, bytes = files+1, rows+f.Rows, bytes+f.Bytes
+		}
+	}
+	return files, rows, bytes
+}
+
+// saving stores the chunks of one backup.
+type saving struct {
+	a     *Archive
+	known map[string]bool // names of chunks that the archive had
+	mu    struct {
+		sync.Mutex
+		put    map[string]bool // names of chunks that this backup has put, or puts
+		chunks int
+		bytes  int64
+	}
+}
+
+// store implements Store.
+func (s *saving) store(ctx context.Context, f *File, in io.Reader) error {
+	f.Chunks = nil
+	group, running := errgroup.WithContext(ctx)
+	group.SetLimit(workers)
+	cutter := newChunker(s.a.cutting, in)
+	for running.Err() == nil {
+		plain, err := cutter.next()
+		if errors.Is(err, io.EOF) {
+			return group.Wait()
+		}
+		if err != nil {
+			return errors.Join(group.Wait(), err)
+		}
+		sum := sha256.Sum256(plain)
+		name := hex.EncodeToString(sum[:])
+		f.Chunks = append(f.Chunks, Chunk{name, int64(len(plain))})
+		if s.claims(name) {
+			group.Go(func() error { return s.put(running, name, plain) })
+		}
+	}
+	return cmp.Or(group.Wait(), running.Err())
+}
+
+// claims reports whether the caller must put a chunk.
+func (s *saving) claims(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.known[name] || s.mu.put[name] {
+		return false
+	}
+	if s.mu.put == nil {
+		s.mu.put = map[string]bool{}
+	}
+	s.mu.put[name] = true
+	return true
+}
+
+// put stores a chunk. If that fails, a later try to store the snapshot puts it again.
+func (s *saving) put(ctx context.Context, name string, plain []byte) error {
+	sealed, err := s.a.sealing.seal(plain)
+	if err == nil {
+		err = s.a.target.Put(ctx, chunkPath(name), sealed)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		delete(s.mu.put, name)
+		return fmt.Errorf("cannot store chunk %s: %w", name, err)
+	}
+	s.mu.chunks++
+	s.mu.bytes += int64(len(sealed))
+	return nil
+}
+
+// confirm returns an error unless the manifest may be stored: the archive is still that of the cluster, no sweep may
+// have run meanwhile, and all chunks are there.
+func (s *saving) confirm(ctx context.Context, c *claim, m *Manifest) error {
+	id, err := readArchive(ctx, s.a.target)
+	if err != nil {
+		return err
+	}
+	if err := sameCluster(archiveFile, id, m.ClusterID); err != nil {
+		return err
+	}
+	there, err := s.a.chunks(ctx)
+	if err != nil {
+		return err
+	}
+	for name := range m.chunks {
+		if !there[name] {
+			return fmt.Errorf("cannot complete the backup: chunk %s was deleted meanwhile", name)
+		}
+	}
+	return c.check(ctx)
+}

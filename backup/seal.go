@@ -1,0 +1,40 @@
+package backup
+
+import (
+	"fmt"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// sealing turns chunks into the bytes that a target stores, and back. Its methods may be called concurrently.
+type sealing struct {
+	encoder *zstd.Encoder
+	decoder *zstd.Decoder
+}
+
+func newSealing() (*sealing, error) {
+	// A chunk is checked by its hash, so it needs no further checksum.
+	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false), zstd.WithEncoderConcurrency(workers))
+	if err != nil {
+		return nil, err
+	}
+	decoder, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(workers), zstd.WithDecoderMaxMemory(2*chunkBytesMax))
+	if err != nil {
+		return nil, err
+	}
+	return &sealing{encoder, decoder}, nil
+}
+
+// seal returns the bytes to store for a chunk.
+func (s *sealing) seal(plain []byte) ([]byte, error) {
+	return s.encoder.EncodeAll(plain, make([]byte, 0, len(plain))), nil
+}
+
+// open returns the chunk that was sealed. The caller compares it with its hash.
+func (s *sealing) open(sealed []byte) ([]byte, error) {
+	plain, err := s.decoder.DecodeAll(sealed, nil)
+	if err != nil {
+		return nil, fmt.Errorf("cannot decompress it: %w", err)
+	}
+	return plain, nil
+}

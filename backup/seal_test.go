@@ -1,0 +1,35 @@
+package backup
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/countd/countd/internal/must"
+)
+
+func TestSealedChunksAreOpened(t *testing.T) {
+	s, err := newSealing()
+	must.Do(t, err)
+	for _, n := range []int{1, 100, chunkBytesMin, chunkBytesMax} {
+		for what, plain := range map[string][]byte{"noise": noise(1, n), "zeros": make([]byte, n)} {
+			sealed, err := s.seal(plain)
+			must.Do(t, err)
+			if got, err := s.open(sealed); err != nil || !bytes.Equal(got, plain) {
+				t.Errorf("%d bytes of %s: %d bytes, %v", n, what, len(got), err)
+			}
+		}
+	}
+}
+
+// What is no chunk of an archive does not take the memory.
+func TestHugeChunksAreNotOpened(t *testing.T) {
+	s, err := newSealing()
+	must.Do(t, err)
+	w, err := zstd.NewWriter(nil)
+	must.Do(t, err)
+	if plain, err := s.open(w.EncodeAll(make([]byte, 64<<20), nil)); err == nil {
+		t.Errorf("opened %d bytes", len(plain))
+	}
+}

@@ -1,0 +1,70 @@
+package backup
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/countd/countd/internal/must"
+)
+
+// Every target does what DESIGN.md says.
+func TestTargets(t *testing.T) {
+	for name, open := range map[string]func(t *testing.T) Target{
+		"directory": func(t *testing.T) Target { return Directory(filepath.Join(t.TempDir(), "new", "archive")) },
+		"memory":    func(*testing.T) Target { return newMemTarget() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			target, ctx := open(t), t.Context()
+			list := func(prefix string, want ...string) {
+				t.Helper()
+				if got, err := target.List(ctx, prefix); err != nil || !slices.Equal(got, want) {
+					t.Errorf("%q lists %q, %v, want %q", prefix, got, err, want)
+				}
+			}
+			list("")
+			list("chunks/")
+			must.Do(t, target.Delete(ctx, "chunks/ab/abcd"))
+			if _, err := target.Get(ctx, "chunks/ab/abcd"); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("got nothing: %v", err)
+			}
+			for _, body := range [][]byte{{}, noise(1, 1<<20), []byte("short")} {
+				must.Do(t, target.Put(ctx, "chunks/ab/abcd", body))
+				if got, err := target.Get(ctx, "chunks/ab/abcd"); err != nil || !bytes.Equal(got, body) {
+					t.Errorf("put %d bytes, got %d, %v", len(body), len(got), err)
+				}
+			}
+			must.Do(t, target.Put(ctx, "archive.json", nil))
+			must.Do(t, target.Put(ctx, "chunks/aa/aacd", nil))
+			list("", "archive.json", "chunks/aa/aacd", "chunks/ab/abcd")
+			list("chunks/", "chunks/aa/aacd", "chunks/ab/abcd")
+			list("backups/")
+			must.Do(t, target.Delete(ctx, "chunks/ab/abcd"))
+			list("", "archive.json", "chunks/aa/aacd")
+		})
+	}
+}
+
+// After a Put that was killed, the file has its old bytes. The temporary file is listed, so that a sweep deletes it.
+func TestAKilledPutLeavesATemporaryFile(t *testing.T) {
+	dir := t.TempDir()
+	must.Do(t, Directory(dir).Put(t.Context(), "backups/x", []byte("old")))
+	must.Do(t, os.WriteFile(filepath.Join(dir, "backups", ".x.1.0.tmp"), []byte("ne"), 0o600))
+	names, err := Directory(dir).List(t.Context(), "backups/")
+	if err != nil || len(names) != 2 || !isTemporary(names[0]) || isTemporary(names[1]) {
+		t.Errorf("%q, %v", names, err)
+	}
+}
+
+func TestPlacesOfTargets(t *testing.T) {
+	for place, ok := range map[string]bool{"dir": true, "/a/b": true, "": false, "gopher://x/y": false} {
+		if _, err := OpenTarget(context.Background(), place); (err == nil) != ok {
+			t.Errorf("%q: %v", place, err)
+		}
+	}
+}
