@@ -38,7 +38,10 @@ type Config struct {
 	Alive func(key string) bool
 	// JoinsOthers is set if the settings name other nodes with which to form a cluster.
 	JoinsOthers bool
-	Logger      *slog.Logger
+	// SavedSources returns all sources for a backup; its JSON is a list of clientadmin.SavedSource. It is nil on
+	// a node that makes no backups.
+	SavedSources func(context.Context) (any, error)
+	Logger       *slog.Logger
 }
 
 // Cluster serves operators' requests through this node.

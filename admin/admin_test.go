@@ -163,6 +163,33 @@ func TestGatherWithoutLeaders(t *testing.T) {
 	}
 }
 
+// If the catalog's leader has no settings of backups, and another node has, nobody makes the backups: the view says so.
+func TestGatherBackups(t *testing.T) {
+	known := exampleCatalog()
+	known.Groups[0] = catalog.Placement{Target: []string{"n1.a", "n2.c"}}
+	leads := []shard.ReplicaReport{replicaOf(0, "leader", 4, 50, voter("n1.a"))}
+	for name, test := range map[string]struct {
+		leader, other shard.NodeReport
+		want          string // a part of the leader's problem
+	}{
+		"no backups":       {},
+		"backups of both":  {leader: shard.NodeReport{Backups: true}, other: shard.NodeReport{Backups: true}},
+		"a problem":        {leader: shard.NodeReport{Backups: true, BackupProblem: "it failed"}, want: "it failed"},
+		"another's":        {other: shard.NodeReport{Backups: true}, want: "because it has no --backup-to, unlike n2: give all"},
+		"the leader alone": {leader: shard.NodeReport{Backups: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.leader.Replicas = leads
+			view := gather(known, map[string]shard.NodeReport{"n1.a": test.leader, "n2.c": test.other}, "c1", func(string) bool { return true })
+			for _, n := range view.Nodes {
+				if got := n.BackupProblem; n.Key == "n1.a" && (got == "") != (test.want == "") || !strings.Contains(got, test.want) && n.Key == "n1.a" || n.Key != "n1.a" && got != "" {
+					t.Errorf("%s: %q, want %q", n.Key, got, test.want)
+				}
+			}
+		})
+	}
+}
+
 func TestAdminOfANodeWithoutACluster(t *testing.T) {
 	a := New(Config{
 		Node:  func() (*shard.Node, error) { return nil, errs.ErrNoLeader },

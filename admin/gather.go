@@ -21,9 +21,13 @@ func gather(known *catalog.View, reports map[string]shard.NodeReport, clusterID 
 	}
 	name := Names(known)
 	leads, replicas := map[string]int{}, map[string]int{}
+	catalogLeader := ""
 	for _, g := range groupViews(known, reports) {
 		view.Groups = append(view.Groups, g.show())
 		leads[g.leader]++
+		if g.keyspace == catalogKeyspace {
+			catalogLeader = g.leader
+		}
 		for _, m := range g.members {
 			replicas[m.Key]++
 		}
@@ -35,14 +39,34 @@ func gather(known *catalog.View, reports map[string]shard.NodeReport, clusterID 
 			ID: name[key], Key: key, Zone: node.Zone, State: string(node.State),
 			Alive: answers || alive(key), Answers: answers, NotReady: report.NotReady, Life: report.Life,
 			Version: node.Version, VersionMax: node.VersionMax, Leads: leads[key], Replicas: replicas[key],
-			MemoryFull: report.Memory.Full, DiskFull: report.Disk.Full, DiskHangs: report.DiskHangs, Insecure: report.Insecure, CertProblems: report.CertProblems,
+			MemoryFull: report.Memory.Full, DiskFull: report.Disk.Full, DiskHangs: report.DiskHangs, Insecure: report.Insecure, CertProblems: report.CertProblems, BackupProblem: report.BackupProblem,
 			MemoryNeededBytes: report.Memory.NeededBytes, MemoryLimitBytes: report.Memory.HasBytes,
 			DiskNeededBytes: report.Disk.NeededBytes, DiskFreeBytes: report.Disk.HasBytes,
 			OpsWritten: report.OpsWritten, IDsRead: report.IDsRead,
 			HTTPAddr: dialledHTTP(node), ClusterAddr: node.ClusterAddr, GossipAddr: node.GossipAddr,
 		})
 	}
+	warnOfNoBackups(view, reports, catalogLeader)
 	return view
+}
+
+// warnOfNoBackups sets BackupProblem of the catalog's leader if it is to make no backups, but other nodes would.
+func warnOfNoBackups(view *View, reports map[string]shard.NodeReport, leader string) {
+	if report, answers := reports[leader]; !answers || report.Backups {
+		return
+	}
+	for _, other := range slices.Sorted(maps.Keys(reports)) {
+		at := slices.IndexFunc(view.Nodes, func(n clientadmin.ClusterNode) bool { return n.Key == other })
+		if !reports[other].Backups || at < 0 {
+			continue
+		}
+		for i := range view.Nodes {
+			if view.Nodes[i].Key == leader {
+				view.Nodes[i].BackupProblem = fmt.Sprintf("it leads the catalog and makes no backups, because it has no --backup-to, unlike %s: give all nodes the same settings", view.Nodes[at].ID)
+			}
+		}
+		return
+	}
 }
 
 // digests joins the digests and marks of the nodes' reports.
@@ -53,6 +77,9 @@ func digests(known *catalog.View, reports map[string]shard.NodeReport) []clienta
 	}
 	return all
 }
+
+// catalogKeyspace is the name of the catalog's group in place of a keyspace.
+const catalogKeyspace = "meta"
 
 // groupView is one group as the nodes report it.
 type groupView struct {
@@ -75,7 +102,7 @@ func groupViews(known *catalog.View, reports map[string]shard.NodeReport) []*gro
 	name := Names(known)
 	all, byNumber := []*groupView{}, map[uint32]*groupView{}
 	for _, number := range slices.Sorted(maps.Keys(known.Groups)) {
-		g := &groupView{number: number, keyspace: "meta", name: name, catalog: known, replicas: map[string]*shard.ReplicaReport{}}
+		g := &groupView{number: number, keyspace: catalogKeyspace, name: name, catalog: known, replicas: map[string]*shard.ReplicaReport{}}
 		all, byNumber[number] = append(all, g), g
 	}
 	for _, k := range known.Keyspaces {

@@ -104,8 +104,8 @@ func fill(t *testing.T, n *shard.Node, rng *rand.Rand) {
 	put(kinds.KeyspaceFeed, &feeds)
 }
 
-// backup returns the snapshots of all shards of a keyspace, and the number of their rows.
-func backup(t *testing.T, n *shard.Node, keyspace string) (streams [][]byte, rows uint64) {
+// snapshotsOf returns the snapshots of all shards of a keyspace, and the number of their rows.
+func snapshotsOf(t *testing.T, n *shard.Node, keyspace string) (streams [][]byte, rows uint64) {
 	t.Helper()
 	for _, group := range n.Keyspace(keyspace).Groups {
 		s, err := n.OpenSnapshot(must.Context(t), group)
@@ -164,7 +164,7 @@ func TestRestoreByIDs(t *testing.T) {
 		}
 		fill(t, from, rng)
 		for name, l := range layouts {
-			streams, total := backup(t, from, name)
+			streams, total := snapshotsOf(t, from, name)
 			restored := uint64(0)
 			for _, group := range to.Keyspace(name).Groups {
 				facts, err := a.RestoreShard(must.Context(t), group, joined(streams...), RestoreOptions{Force: true, Divisor: l.divisor()})
@@ -190,11 +190,11 @@ func TestRestoreByIDsRefuses(t *testing.T) {
 	t.Parallel()
 	a, n := openShards(t, map[string]int{"posts": 2, "users": 3})
 	write(t, n, 1, 2, 3, 4, 5, 6)
-	streams, _ := backup(t, n, "posts")
+	streams, _ := snapshotsOf(t, n, "posts")
 	whole, err := io.ReadAll(joined(streams...))
 	must.Do(t, err)
 	users, board := n.Keyspace("users").FirstGroup, n.Keyspace(kinds.KeyspaceBoard).FirstGroup
-	taken, _ := backup(t, n, kinds.KeyspaceBoard)
+	taken, _ := snapshotsOf(t, n, kinds.KeyspaceBoard)
 	for name, test := range map[string]struct {
 		group   uint32
 		stream  []byte
@@ -238,7 +238,7 @@ func TestRestoreByIDsRefusesWrongIDs(t *testing.T) {
 		}
 		fill(t, n, rng)
 		for name, l := range layouts {
-			streams, _ := backup(t, n, name)
+			streams, _ := snapshotsOf(t, n, name)
 			for _, divisor := range []int{1, 2, 3, 6} {
 				if divisor == l.divisor() {
 					continue
@@ -287,7 +287,7 @@ func TestPositionsOfARestoreByIDs(t *testing.T) {
 		return err
 	}
 	positions := func() (all []dedup.PositionRecord) {
-		streams, _ := backup(t, n, "users")
+		streams, _ := snapshotsOf(t, n, "users")
 		_, err := kinds.All.VisitSnapshot(bytes.NewReader(streams[0]), codec.KindCounters, codec.Whole, raftfsm.SnapshotVisitor{
 			Positions: func(found []dedup.PositionRecord, _ uint64) error { all = slices.Clone(found); return nil },
 		})
@@ -296,7 +296,7 @@ func TestPositionsOfARestoreByIDs(t *testing.T) {
 	}
 	put(0, 7)
 	put(1, 8)
-	streams, _ := backup(t, n, "posts")
+	streams, _ := snapshotsOf(t, n, "posts")
 	if err := restored(streams...); !errors.Is(err, ErrBadSnapshot) || !strings.Contains(err.Error(), "sources were at different positions") {
 		t.Errorf("different positions: %v", err)
 	}
@@ -308,7 +308,7 @@ func TestPositionsOfARestoreByIDs(t *testing.T) {
 		t.Errorf("of one snapshot: %v, want %v", got, of(8))
 	}
 	put(0, 8)
-	streams, _ = backup(t, n, "posts")
+	streams, _ = snapshotsOf(t, n, "posts")
 	must.Do(t, restored(streams...))
 	if got := positions(); !slices.Equal(got, of(8)) {
 		t.Errorf("of equal positions: %v, want %v", got, of(8))

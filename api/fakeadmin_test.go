@@ -40,7 +40,7 @@ func (n *fakeNode) View(context.Context) (*admin.View, error) {
 		ClusterNodes: clientadmin.ClusterNodes{ClusterID: "b6d3a1f0", ClusterName: "likes", Nodes: []clientadmin.ClusterNode{
 			{ID: "n1", Key: "n1.5f3a9c01", Zone: "a", State: "active", Alive: true, Answers: true, Life: "8a1fd0c2aa01b3f7", Version: "1.2.3", VersionMax: 1,
 				MemoryNeededBytes: 50 << 20, MemoryLimitBytes: 1 << 30, DiskNeededBytes: 1 << 30, DiskFreeBytes: 8 << 30, OpsWritten: 812, IDsRead: 4060,
-				Leads: 2, Replicas: 2, DiskHangs: true, Insecure: true, JoinIgnored: true, CertProblems: []string{"n1.crt: expires in 9 days"},
+				Leads: 2, Replicas: 2, DiskHangs: true, Insecure: true, JoinIgnored: true, CertProblems: []string{"n1.crt: expires in 9 days"}, BackupProblem: "there is no backup in /backups",
 				HTTPAddr: "127.0.0.1:7400", ClusterAddr: "127.0.0.1:7401", GossipAddr: "127.0.0.1:7402"},
 			{ID: "n2", Key: "n2.0b77e1d4", Zone: "b", State: "draining", Version: "1.2.3", VersionMax: 1, Replicas: 2,
 				HTTPAddr: "127.0.0.1:7410", ClusterAddr: "127.0.0.1:7411", GossipAddr: "127.0.0.1:7412"},

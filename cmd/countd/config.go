@@ -84,6 +84,7 @@ type config struct {
 	Placement     cluster.PlanSettings
 	LogStore      storage.LogStore
 	Auth          authConfig
+	Backup        backupConfig
 	ShutdownDelay time.Duration
 	LogLevel      slog.Level
 	LogFormat     string
@@ -152,6 +153,7 @@ func newConfig() *config {
 	c.flags.Var(program.DurationFlag{D: &c.Limits.ProducerIdle}, "producer-idle", "how long an idle Countd-Producer is remembered")
 	c.flags.IntVar(&c.Limits.ProducersMax, "producers-max", c.Limits.ProducersMax, fmt.Sprintf("number of producers that a shard remembers, 1 to %d; when it is full, the one idle for longest is forgotten", dedup.ProducersMaxMax))
 	c.flags.Var(program.DurationFlag{D: &c.CursorIdle}, "cursor-idle", "how long the cursors of a user who reads no channel and clears no dot are kept, 48h to 87600h; a user who returns later counts as new")
+	c.Backup.add(c)
 	c.flags.Var(program.DurationFlag{D: &c.ShutdownDelay}, "shutdown-delay", "how long a stopping node of several, no longer ready and without leaderships, still accepts requests until load balancers turn to other nodes, 0s to 10m")
 	c.flags.Var(levelFlag{&c.LogLevel}, "log-level", "lowest level to log: debug, info, warn or error")
 	c.flags.StringVar(&c.LogFormat, "log-format", "text", "format of a log line on standard error: text or json")
@@ -201,6 +203,9 @@ func (c *config) validate() error {
 		return err
 	}
 	if err := c.validateSecrets(); err != nil {
+		return err
+	}
+	if err := c.Backup.validate(c); err != nil {
 		return err
 	}
 	if err := cmp.Or(

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/backup"
 	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/shard/errs"
@@ -94,7 +95,7 @@ func TestEverySettingFromEverySource(t *testing.T) {
 		"tls-cert": "/tmp/a", "tls-key": "/tmp/b", "tls-client-ca": "/tmp/c", "insecure": "true",
 		"cluster-tls-cert": "/tmp/d", "cluster-tls-key": "/tmp/e", "cluster-tls-ca": "/tmp/f", "cluster-tls-name": "countd", "cluster-tls-permissive": "true", "gossip-transition": "send",
 		"keys-max": "1000", "producers-max": "2000", "cursor-idle": "96h0m0s", "feed-idle": "24h0m0s", "outbox-keep": "240h0m0s", "outbox-max": "500",
-		"cold-after": "48h0m0s", "seal-after": "5m0s", "scrub-every": "24h0m0s", "cold-cache": "64MiB", "shutdown-delay": "15s", "members-memory": "16MiB", "id-layout": "posts=twitter,users=none",
+		"cold-after": "48h0m0s", "seal-after": "5m0s", "scrub-every": "24h0m0s", "cold-cache": "64MiB", "backup-to": "/backups", "backup-schedule": "30 3 * * 1", "backup-keep": "hours=1,days=0,weeks=52", "shutdown-delay": "15s", "members-memory": "16MiB", "id-layout": "posts=twitter,users=none",
 	}
 	var names, args []string
 	env, file := map[string]string{}, ""
@@ -227,6 +228,21 @@ func TestRefusedSettings(t *testing.T) {
 		{"node id", []string{"--node-id=a b"}, nil, "", "1 to 64 of the characters"},
 		{"level", nil, map[string]string{"COUNTD_LOG_LEVEL": "loud"}, "", "log-level (env COUNTD_LOG_LEVEL): \"loud\": want debug, info, warn or error"},
 		{"log form", []string{"--log-format=xml"}, nil, "", "neither text nor json"},
+		{"a schedule of words", []string{"--backup-to=/b", "--backup-schedule=daily"}, nil, "", "want minute hour day month weekday, @hourly"},
+		{"a schedule of seconds", []string{"--backup-to=/b", "--backup-schedule=0 0 3 * * *"}, nil, "", "expected exactly 5 fields"},
+		{"a schedule of another zone", []string{"--backup-to=/b", "--backup-schedule=TZ=Asia/Shanghai"}, nil, "", "in UTC"},
+		{"a schedule of another zone, too", []string{"--backup-to=/b", "--backup-schedule=CRON_TZ=Asia/Shanghai 0 3 * * *"}, nil, "", "in UTC"},
+		{"a schedule of no day", nil, nil, "backup-to: /b\nbackup-schedule: 0 0 30 2 *\n", "countd.yaml:2): \"0 0 30 2 *\": no day of the next five years"},
+		{"backups all the time", []string{"--backup-to=/b", "--backup-schedule=@every 999ms"}, nil, "", "\"999ms\" is no duration in 1s…8784h0m0s"},
+		{"backups never again", nil, map[string]string{"COUNTD_BACKUP_TO": "/b", "COUNTD_BACKUP_SCHEDULE": "@every 8785h"}, "", "backup-schedule (env COUNTD_BACKUP_SCHEDULE): "},
+		{"a schedule without a target", []string{"--backup-schedule=@daily"}, nil, "", "backup-schedule (flag --backup-schedule): needs --backup-to"},
+		{"backups to keep without a target", nil, nil, "backup-keep: days=1\n", "countd.yaml:1): needs --backup-to"},
+		{"backups to a place that depends on the shell", []string{"--backup-to=backups"}, nil, "", "backup-to (flag --backup-to): \"backups\" is no absolute path"},
+		{"backups in the data directory", []string{"--backup-to=/d/backups", "--data-dir=/d"}, nil, "", "backup-to (flag --backup-to): /d/backups is within the data-dir"},
+		{"fewer backups than none", []string{"--backup-to=/b", "--backup-keep=hours=-1"}, nil, "", "is not like hours=24,days=7,weeks=4, with numbers from 0 to 10000, nor 0 to keep all"},
+		{"too many backups", []string{"--backup-to=/b", "--backup-keep=days=10001"}, nil, "", "with numbers from 0 to 10000"},
+		{"backups of two numbers", []string{"--backup-to=/b", "--backup-keep=days=1,days=2"}, nil, "", "is not like hours=24"},
+		{"backups of months", []string{"--backup-to=/b", "--backup-keep=months=1"}, nil, "", "is not like hours=24"},
 		{"no such file", nil, map[string]string{"COUNTD_CONFIG": "/nonexistent/countd.yaml"}, "", "cannot read configuration"},
 		{"endless file", nil, map[string]string{"COUNTD_CONFIG": "/dev/zero"}, "", "over 65536 bytes"},
 	} {
@@ -236,6 +252,37 @@ func TestRefusedSettings(t *testing.T) {
 				t.Errorf("error %v, want %q in it", err, tc.want)
 			}
 		})
+	}
+}
+
+// A schedule is in UTC, and an hour, day or week begins there. --backup-keep names what it keeps; 0 keeps all.
+func TestBackupSettings(t *testing.T) {
+	from := time.Date(2026, 11, 29, 23, 59, 30, 0, time.UTC) // a Sunday
+	for text, want := range map[string]string{
+		"": "2026-11-30T00:00:00Z", "@hourly": "2026-11-30T00:00:00Z", "@daily": "2026-11-30T00:00:00Z", "@every 90s": "2026-11-30T00:01:00Z",
+		"30 3 * * *": "2026-11-30T03:30:00Z", "0 3 * * 0": "2026-12-06T03:00:00Z", "0": "",
+	} {
+		args := []string{"--backup-to=/b"}
+		if text != "" {
+			args = append(args, "--backup-schedule="+text)
+		}
+		c, err := load(t, args, nil, "")
+		must.Do(t, err)
+		got := ""
+		if s := c.Backup.Schedule.Schedule; s != nil {
+			got = s.Next(from).Format(time.RFC3339)
+		}
+		if got != want {
+			t.Errorf("the next backup of %q is at %s, want %s", text, got, want)
+		}
+	}
+	for text, want := range map[string]backup.Keep{
+		"0": {}, "days=3": {Days: 3}, "weeks=1,hours=10000": {Hours: 10_000, Weeks: 1}, "hours=24,days=7,weeks=4": backupDefault.Keep,
+	} {
+		c, err := load(t, []string{"--backup-to=/b", "--backup-keep=" + text}, nil, "")
+		if must.Do(t, err); c.Backup.Keep != want {
+			t.Errorf("%q keeps %+v, want %+v", text, c.Backup.Keep, want)
+		}
 	}
 }
 

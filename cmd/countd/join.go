@@ -113,6 +113,7 @@ func (p *process) beginServing(c *config) error {
 	p.starting.node.Store(p.node)
 	p.followUsers()
 	p.growth.Start()
+	p.backups.Start()
 	if err := p.gossip.Announce(0, func(m *cluster.Member) {
 		m.ClusterID, m.Expect, m.State = p.dir.Identity.ClusterID, 0, cluster.MemberServing
 	}); err != nil {

@@ -59,6 +59,7 @@ type process struct {
 	admission  atomic.Pointer[cluster.Admission]  // nil until the node can admit others
 	watcher    *watcher                           // nil until the node serves
 	growth     *admin.AutoGrowth                  // nil until the node has servers
+	backups    *admin.Backups                     // nil until the node has servers
 	sources    *sources.Sources
 }
 
@@ -215,11 +216,14 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 	if err != nil {
 		return err
 	}
-	operators := admin.New(admin.Config{Node: p.starting.opened, Alive: p.alive, JoinsOthers: c.several(), Logger: p.logger})
+	operators := admin.New(admin.Config{Node: p.starting.opened, Alive: p.alive, JoinsOthers: c.several(), SavedSources: func(ctx context.Context) (any, error) { return p.sources.Save(ctx) }, Logger: p.logger})
 	if err := operators.Register(p.registry); err != nil {
 		return err
 	}
 	if p.growth, err = admin.NewAutoGrowth(operators, c.AutoGrow.fixed, p.audit.Action, p.registry); err != nil {
+		return err
+	}
+	if p.backups, err = admin.NewBackups(operators, c.Backup.settings(), p.audit.Action, p.registry); err != nil {
 		return err
 	}
 	server, err := api.New(api.Config{
@@ -249,6 +253,7 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 	}
 	report := func(r *shard.NodeReport) {
 		r.Insecure, r.CertProblems, r.Restoring = p.insecure, p.tls.problems(), operators.Restoring()
+		r.Backups, r.BackupProblem = p.backups.Scheduled(), p.backups.Problem(time.Now())
 	}
 	c.Cold.Dir = p.dir.ColdDir()
 	collector := tuneCollector(memoryLimit)

@@ -38,6 +38,10 @@ func (p *process) stop(delay time.Duration) error {
 		_, err := p.within("end a look at large keyspaces", growthTimeout, p.growth.Close)
 		errs = append(errs, err)
 	}
+	if p.backups != nil {
+		_, err := p.within("end a backup", growthTimeout, p.backups.Close)
+		errs = append(errs, err)
+	}
 	if p.gossip != nil {
 		// Announce the stop before the process ends, because otherwise other nodes report a dead
 		// node. Ignore the error: it could only be an invalid field of this node, which the start

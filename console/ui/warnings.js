@@ -58,6 +58,7 @@ function ofNode(n, found) {
       `${n.id} listens beyond loopback without TLS or authentication, by --insecure: whoever reaches it may read and change everything`);
   }
   for (const problem of n.cert_problems ?? []) warn('certificate', undefined, `${n.id}: ${problem}`);
+  if (n.backup_problem) warn('backup', undefined, `${n.id}: ${n.backup_problem}`);
   if (n.memory_full) warn('memory_full', 'are at their memory limit and take no new rows', `${n.id} is at its memory limit and takes no new rows`);
   if (n.disk_hangs) warn('disk_hangs', 'have disks that hang or are full', `the disk of ${n.id} hangs or is full: a write of its log has not ended for over a second`);
   if (n.disk_full) warn('disk_full', 'have disks at their reserve and take no writes', `the disk of ${n.id} is at its reserve and takes no writes`);

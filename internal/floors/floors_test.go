@@ -266,6 +266,7 @@ const rule = `
 	docs:
 	# The cluster as operators see and change it, and the rows of a snapshot into a shard, through its log.
 	admin:
+		backup
 		client
 		client/admin
 		engine
@@ -399,6 +400,7 @@ const rule = `
 		api/gate
 		api/redis
 		auth
+		backup
 		client/admin
 		client/column
 		cluster

@@ -83,6 +83,10 @@ type NodeReport struct {
 	IDsRead      uint64   `json:"ids_read"`
 	CertProblems []string `json:"cert_problems,omitempty"` // problems of this node's certificates, for operators
 	Restoring    string   `json:"restoring,omitempty"`     // a keyspace that this node restores, or ""
+	// Backups is set on a node with --backup-to. BackupProblem is what is wrong with the backups that the catalog's
+	// leader makes, or "".
+	Backups       bool   `json:"backups,omitempty"`
+	BackupProblem string `json:"backup_problem,omitempty"`
 }
 
 // ReplicaReport extends GroupStatus.

@@ -47,6 +47,7 @@ func TestWarnings(t *testing.T) {
 		"one drained":           {func(c *fakeCluster) { c.Nodes[2].State = "draining" }, []string{"node_draining"}},
 		"one leaving":           {func(c *fakeCluster) { c.Nodes[2].State = "leaving" }, []string{"node_leaving"}},
 		"a bad certificate":     {func(c *fakeCluster) { c.Nodes[0].CertProblems = []string{"tls-cert: it ends"} }, []string{"certificate"}},
+		"no recent backup":      {func(c *fakeCluster) { c.Nodes[0].BackupProblem = "it failed" }, []string{"backup"}},
 		"insecure":              {func(c *fakeCluster) { c.Nodes[0].Insecure = true }, []string{"insecure"}},
 		"joins nobody":          {func(c *fakeCluster) { c.Nodes[0].JoinIgnored = true }, []string{"join_ignored"}},
 		"no memory":             {func(c *fakeCluster) { c.Nodes[0].MemoryFull = true }, []string{"memory_full"}},

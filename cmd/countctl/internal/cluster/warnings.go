@@ -103,6 +103,9 @@ func warnOfNode(n admin.ClusterNode, found *findings) {
 	for _, problem := range n.CertProblems {
 		found.warn("certificate", "%s: %s", n.ID, problem)
 	}
+	if n.BackupProblem != "" {
+		found.warn("backup", "%s: %s", n.ID, n.BackupProblem)
+	}
 	if n.MemoryFull {
 		found.node("memory_full", n.ID, "are at their memory limit and take no new rows", "%s is at its memory limit and takes no new rows", n.ID)
 	}

@@ -1,0 +1,163 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/backup"
+	"github.com/countd/countd/client"
+	clientadmin "github.com/countd/countd/client/admin"
+	"github.com/countd/countd/internal/must"
+)
+
+// A node backs its cluster up into an archive, finds the newest backup there again, and removes those that need not
+// be kept. A backup has what a backup over HTTP has: all keyspaces, and the sources. An archive of another cluster is
+// refused.
+func TestNodeArchive(t *testing.T) {
+	t.Parallel()
+	a, n := openCluster(t, 2)
+	type source struct {
+		Name       string         `json:"name"`
+		Number     string         `json:"number"`
+		Config     map[string]int `json:"config"`
+		Partitions map[string]int `json:"partitions"`
+	}
+	a.cfg.SavedSources = func(context.Context) (any, error) {
+		return []source{{Name: "likes", Number: "18446744073709551615", Config: map[string]int{"x": 1}, Partitions: map[string]int{}}}, nil
+	}
+	s := BackupSettings{To: t.TempDir(), Keep: backup.Keep{Hours: 1}}
+	in, err := a.openArchive(t.Context(), s)
+	must.Do(t, err)
+	if newest, err := in.newest(t.Context()); err != nil || !newest.IsZero() {
+		t.Errorf("the newest of no backups: %v, %v", newest, err)
+	}
+	var last addedBackup
+	removed := 0
+	for i := range uint64(3) {
+		write(t, n, i, i+10)
+		time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second))) // names have seconds
+		last, err = in.add(t.Context())
+		must.Do(t, err)
+		if removed += last.removed; last.bytes == 0 || last.stored == 0 {
+			t.Errorf("backup %d: %+v", i, last)
+		}
+	}
+	if newest, err := in.newest(t.Context()); err != nil || !newest.Equal(last.begun) {
+		t.Errorf("the newest: %v, %v, want %v", newest, err, last.begun)
+	}
+	if removed != 1 {
+		t.Errorf("%d backups were removed, want all but the newest two", removed)
+	}
+	target, err := backup.OpenTarget(t.Context(), s.To)
+	must.Do(t, err)
+	archive, err := backup.OpenArchive(t.Context(), target)
+	must.Do(t, err)
+	whole, err := archive.Open(t.Context(), last.name)
+	must.Do(t, err)
+	rows := map[string]uint64{}
+	for _, k := range whole.Keyspaces {
+		for _, f := range k.Files {
+			rows[k.Name] += f.Rows
+		}
+	}
+	if len(rows) != len(n.Keyspaces()) || rows["posts"] != 6 || len(whole.Sources) != 1 || whole.Sources[0].Number != "18446744073709551615" {
+		t.Errorf("the backup has rows %v and sources %+v", rows, whole.Sources)
+	}
+
+	must.Do(t, checkBackup(t.Context(), whole))
+	f := &whole.Keyspaces[0].Files[0]
+	was := *f
+	for what, change := range map[string]func(){
+		"rows":   func() { f.Rows++ },
+		"digest": func() { f.Digest = "0123456789abcdef" },
+		"sum":    func() { f.SHA256 = strings.Repeat("0", 64) },
+	} {
+		if change(); !errors.Is(checkBackup(t.Context(), whole), errChecked) {
+			t.Errorf("a manifest with other %s passes", what)
+		}
+		*f = was
+	}
+	damageChunks(t, s.To)
+	if err := checkBackup(t.Context(), whole); !errors.Is(err, backup.ErrIncomplete) {
+		t.Errorf("a damaged chunk passes: %v", err)
+	}
+	must.Do(t, os.WriteFile(filepath.Join(s.To, "archive.json"), []byte(`{"format":"countd archive 1","cluster_id":"`+strings.Repeat("6", 32)+"\"}\n"), 0o600))
+	if _, err := a.openArchive(t.Context(), s); !errors.Is(err, backup.ErrOtherCluster) {
+		t.Errorf("another cluster's archive: %v", err)
+	}
+}
+
+// damageChunks changes the last byte of each chunk of an archive.
+func damageChunks(t *testing.T, dir string) {
+	t.Helper()
+	must.Do(t, filepath.WalkDir(filepath.Join(dir, "chunks"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(path, must.Flipped(raw, len(raw)-1), 0o600)
+	}))
+}
+
+// What a backup reads by the node is what the API shows.
+func TestBackupSource(t *testing.T) {
+	t.Parallel()
+	a, n := openCluster(t, 2)
+	from := backupSource{a}
+	id, err := from.ID(t.Context())
+	must.Do(t, err)
+	keyspaces, err := from.Keyspaces(t.Context())
+	must.Do(t, err)
+	groups, err := from.Groups(t.Context())
+	must.Do(t, err)
+	if id != strings.Repeat("5", 32) || len(keyspaces) != len(n.Keyspaces()) {
+		t.Errorf("cluster %s has %+v", id, keyspaces)
+	}
+	shards := 0
+	for i, k := range keyspaces {
+		ks := n.Keyspaces()[i]
+		if k.Name != ks.Name || k.Kind != ks.Kind || k.Shards != ks.Shards || strings.Join(k.Columns, ",") != strings.Join(ks.Columns, ",") {
+			t.Errorf("%+v, want %+v", k, ks)
+		}
+		for shard, number := range ks.Groups {
+			if shards++; groups[fmt.Sprintf("%s/%d", k.Name, shard)] != number {
+				t.Errorf("group %d of %s is not in %v", number, k.Name, groups)
+			}
+		}
+	}
+	if len(groups) != shards {
+		t.Errorf("%d groups, want %d", len(groups), shards)
+	}
+	if _, err := from.Sources(t.Context()); !errors.Is(err, errNoSources) {
+		t.Errorf("without sources: %v", err)
+	}
+	var _ backup.Cluster = from
+	var _ []client.Keyspace = keyspaces
+}
+
+// The scheduler makes a real backup.
+func TestScheduledBackup(t *testing.T) {
+	t.Parallel()
+	a, n := openCluster(t, 1)
+	write(t, n, 7)
+	a.cfg.SavedSources = func(context.Context) (any, error) { return []struct{}{}, nil }
+	b, err := NewBackups(a, BackupSettings{To: t.TempDir(), Schedule: eachHour{}}, func(clientadmin.AuditEvent) {}, prometheus.NewPedanticRegistry())
+	must.Do(t, err)
+	b.look()
+	if p := b.Problem(b.now()); p != "" || metricOf(t, b.bytes) == 0 || metricOf(t, b.stored) == 0 || metricOf(t, b.success) == 0 {
+		t.Errorf("after a backup: %s", p)
+	}
+	must.Do(t, b.Close(t.Context()))
+}

@@ -1,0 +1,344 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/backup"
+	clientadmin "github.com/countd/countd/client/admin"
+)
+
+const (
+	// backupLookEvery is the interval in which the scheduler looks whether a backup is due, and whether this
+	// node still leads the catalog.
+	backupLookEvery = time.Second
+	// backupMax bounds one backup. It equals the age at which other backups ignore its claim on the archive.
+	backupMax = 24 * time.Hour
+	// backupListTimeout bounds the wait for a list of the catalog, while the catalog elects a leader.
+	backupListTimeout = time.Minute
+	// The pause after a failed backup is backupPauseMin, or half an interval of the schedule if that is
+	// shorter. It doubles with each further failure, up to an interval or backupPauseMax.
+	backupPauseMin, backupPauseMax = time.Minute, 30 * time.Minute
+)
+
+// errNotLeading ends a backup of a node that no longer leads the catalog.
+var errNotLeading = errors.New("another node leads the catalog now")
+
+// BackupSettings says where and when the catalog's leader backs the cluster up.
+type BackupSettings struct {
+	To       string                                 // the target, as in commands; "" for no backups
+	Schedule interface{ Next(time.Time) time.Time } // Next returns the first time of the schedule after its argument, which is in UTC; nil for no backups
+	Keep     backup.Keep                            // which backups Prune keeps; zero to keep all
+}
+
+// archiver is the archive of the cluster's backups. Its methods return soon after their context ends.
+type archiver interface {
+	// newest returns when the newest whole backup began; zero if there is none.
+	newest(ctx context.Context) (time.Time, error)
+	// add backs the cluster up, checks the new backup, and then removes the backups that need not be kept.
+	add(ctx context.Context) (addedBackup, error)
+}
+
+type addedBackup struct {
+	name          string
+	begun         time.Time
+	bytes, stored int64 // length of the snapshots, and the part of it that no earlier backup had
+	removed       int   // backups that were removed
+}
+
+// Backups backs the cluster up by a schedule while this node leads the catalog. A new leader reads from the
+// archive when the newest backup began, so the schedule goes on. An overdue backup begins at once. Backups
+// never run concurrently on a node. Start starts the goroutine; Close stops it and waits for it.
+type Backups struct {
+	settings BackupSettings
+	open     func(context.Context) (archiver, error) // opens the archive in the target
+	leads    func() bool
+	now      func() time.Time
+	logger   *slog.Logger
+	audit    func(clientadmin.AuditEvent)
+
+	success, overdue, bytes, stored, seconds prometheus.Gauge
+	failures                                 prometheus.Counter
+
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+	mu      struct {
+		sync.Mutex
+		backupState
+	}
+}
+
+// backupState is what this node knows of the backups since it leads the catalog.
+type backupState struct {
+	since  time.Time // since when it leads; zero if it does not
+	read   bool      // newest was read from the archive
+	newest time.Time // when the newest whole backup began, at most the present; zero for none
+	failed error     // of the last try; nil after a success
+	tries  int       // failures in a row
+	retry  time.Time // when to try again; zero after a success
+}
+
+// NewBackups returns the scheduled backups of a node. The function audit gets an event for each backup.
+func NewBackups(a *Cluster, settings BackupSettings, audit func(clientadmin.AuditEvent), to prometheus.Registerer) (*Backups, error) {
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "countd_backup_" + name, Help: help + ", on the node that leads the catalog; 0 on other nodes."})
+	}
+	b := &Backups{
+		settings: settings, leads: a.leadsCatalog, now: time.Now, logger: a.cfg.Logger, audit: audit,
+		success: gauge("last_success_timestamp_seconds", "When the newest whole backup in --backup-to began"),
+		overdue: gauge("overdue_timestamp_seconds", "When the newest backup is older than two intervals of --backup-schedule"),
+		bytes:   gauge("last_bytes", "Length of the snapshots in the last backup of this node"),
+		stored:  gauge("last_new_bytes", "Bytes that the last backup of this node added to the archive, compressed"),
+		seconds: gauge("last_seconds", "Time that the last backup of this node took, with its check"),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "countd_backup_failures_total", Help: "Backups of --backup-schedule that failed on this node.",
+		}),
+	}
+	for _, c := range []prometheus.Collector{b.success, b.overdue, b.bytes, b.stored, b.seconds, b.failures} {
+		if err := to.Register(c); err != nil {
+			return nil, fmt.Errorf("cannot register metrics: %w", err)
+		}
+	}
+	b.open = func(ctx context.Context) (archiver, error) { return a.openArchive(ctx, settings) }
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	return b, nil
+}
+
+func (a *Cluster) leadsCatalog() bool {
+	n, err := a.cfg.Node()
+	return err == nil && n.LeadsCatalog()
+}
+
+// Scheduled reports whether the settings ask for backups.
+func (b *Backups) Scheduled() bool { return b.settings.To != "" && b.settings.Schedule != nil }
+
+// Start begins to look each second whether a backup is due.
+func (b *Backups) Start() {
+	if !b.Scheduled() {
+		return
+	}
+	b.running.Go(func() {
+		for {
+			select {
+			case <-b.ctx.Done():
+				return
+			case <-time.After(backupLookEvery):
+				b.look()
+			}
+		}
+	})
+}
+
+// Close ends a backup that is under way; it implements a step of a stop. It waits until ctx ends, because a
+// target that hangs may hold the backup up.
+func (b *Backups) Close(ctx context.Context) error {
+	b.cancel()
+	ended := make(chan struct{})
+	go func() { b.running.Wait(); close(ended) }() // ends with the backup, or with the process
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// look makes a backup if one is due.
+func (b *Backups) look() {
+	if !b.leads() {
+		b.forget()
+		return
+	}
+	now := b.now()
+	b.mu.Lock()
+	if b.mu.since.IsZero() {
+		b.mu.since = now
+		b.show()
+	}
+	due := b.dueLocked()
+	b.mu.Unlock()
+	if due.IsZero() || now.Before(due) {
+		return
+	}
+	ctx, cancel := b.whileLeading()
+	defer cancel()
+	if err := b.try(ctx, now); err != nil {
+		b.fail(ctx, err)
+	}
+}
+
+// forget notes that this node does not lead the catalog.
+func (b *Backups) forget() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.mu.since.IsZero() {
+		b.mu.backupState = backupState{}
+		for _, g := range []prometheus.Gauge{b.success, b.overdue, b.bytes, b.stored, b.seconds} {
+			g.Set(0)
+		}
+	}
+}
+
+// dueLocked returns when the next try is due.
+func (b *Backups) dueLocked() time.Time {
+	switch {
+	case !b.mu.retry.IsZero():
+		return b.mu.retry
+	case !b.mu.read || b.mu.newest.IsZero():
+		return b.mu.since
+	}
+	return b.next(b.mu.newest)
+}
+
+func (b *Backups) next(after time.Time) time.Time { return b.settings.Schedule.Next(after.UTC()) }
+
+// overdueLocked returns when two intervals have passed since the newest backup.
+func (b *Backups) overdueLocked() time.Time {
+	from := b.mu.newest
+	if from.IsZero() {
+		from = b.mu.since
+	}
+	return b.next(b.next(from))
+}
+
+// show exports the state. The caller holds b.mu.
+func (b *Backups) show() {
+	b.overdue.Set(float64(b.overdueLocked().Unix()))
+	if !b.mu.newest.IsZero() {
+		b.success.Set(float64(b.mu.newest.Unix()))
+	}
+}
+
+// whileLeading returns a context that ends with backupMax, with Close, or once this node no longer leads the
+// catalog.
+func (b *Backups) whileLeading() (context.Context, context.CancelFunc) {
+	ctx, end := context.WithTimeoutCause(b.ctx, backupMax, fmt.Errorf("it took longer than %v", backupMax))
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() { // ends with ctx
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(backupLookEvery):
+				if !b.leads() {
+					cancel(errNotLeading)
+				}
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil); end() }
+}
+
+// try reads when the newest backup began, if this node does not know it yet, and makes a backup if one is due.
+func (b *Backups) try(ctx context.Context, now time.Time) error {
+	archive, err := b.open(ctx)
+	if err != nil {
+		return err
+	}
+	if b.mu.Lock(); !b.mu.read {
+		b.mu.Unlock()
+		newest, err := archive.newest(ctx)
+		if err != nil {
+			return err
+		}
+		if newest.After(now) { // a clock was wrong: the schedule must not wait until then
+			newest = now
+		}
+		b.mu.Lock()
+		b.mu.read, b.mu.newest, b.mu.retry = true, newest, time.Time{}
+		b.show()
+		if now.Before(b.dueLocked()) {
+			b.mu.failed, b.mu.tries = nil, 0
+			b.mu.Unlock()
+			return nil
+		}
+	}
+	b.mu.Unlock()
+	made, err := archive.add(ctx)
+	if err != nil {
+		return err
+	}
+	took := b.now().Sub(now)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.newest, b.mu.failed, b.mu.tries, b.mu.retry = made.begun, nil, 0, time.Time{}
+	b.show()
+	b.bytes.Set(float64(made.bytes))
+	b.stored.Set(float64(made.stored))
+	b.seconds.Set(took.Seconds())
+	b.logger.Info("backed up", "to", b.settings.To, "name", made.name, "bytes", made.bytes, "new_bytes", made.stored, "removed", made.removed, "after", took.Round(time.Millisecond).String())
+	b.audit(clientadmin.AuditEvent{Time: b.now(), What: "backup", Target: b.settings.To + " " + made.name, Outcome: "ok"})
+	return nil
+}
+
+// fail notes why a try failed, and when to try again.
+func (b *Backups) fail(ctx context.Context, err error) {
+	if b.ctx.Err() != nil {
+		return
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if errors.Is(err, errNotLeading) {
+		b.logger.Info("a backup ended before it was whole", "to", b.settings.To, "why", err)
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.failed = err
+	b.mu.tries++
+	now := b.now()
+	pause := b.pause(now, b.mu.tries)
+	b.mu.retry = now.Add(pause)
+	b.show()
+	b.failures.Inc()
+	b.logger.Warn("a backup failed", "to", b.settings.To, "err", err, "again_in", pause.Round(time.Second).String())
+	b.audit(clientadmin.AuditEvent{Time: b.now(), What: "backup", Target: b.settings.To, Outcome: "failed: " + err.Error()})
+}
+
+// pause returns the pause after a number of failures in a row.
+func (b *Backups) pause(now time.Time, tries int) time.Duration {
+	first := b.next(now)
+	interval := b.next(first).Sub(first)
+	pause := min(backupPauseMin, interval/2)
+	longest := max(pause, min(interval, backupPauseMax))
+	for range tries - 1 {
+		if pause = min(2*pause, longest); pause == longest {
+			break
+		}
+	}
+	return pause
+}
+
+// Problem returns what is wrong with the backups, with a command that helps, or "". On a node that does not
+// lead the catalog, it returns "".
+func (b *Backups) Problem(now time.Time) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.since.IsZero() {
+		return ""
+	}
+	var what []string
+	switch late := now.After(b.overdueLocked()); {
+	case !late:
+	case b.mu.newest.IsZero():
+		what = append(what, "there is no backup in "+b.settings.To)
+	default:
+		what = append(what, fmt.Sprintf("the newest backup in %s began at %s, over two intervals of --backup-schedule ago", b.settings.To, b.mu.newest.UTC().Format(time.RFC3339)))
+	}
+	if b.mu.failed != nil {
+		what = append(what, fmt.Sprintf("the last %d tries to back up to %s failed: %v", b.mu.tries, b.settings.To, b.mu.failed))
+	}
+	if what == nil {
+		return ""
+	}
+	return strings.Join(what, "; ") + "; countctl backup --to '" + b.settings.To + "' makes one now"
+}

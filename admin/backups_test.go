@@ -1,0 +1,215 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	clientadmin "github.com/countd/countd/client/admin"
+	"github.com/countd/countd/internal/must"
+)
+
+// eachHour is a schedule.
+type eachHour struct{}
+
+func (eachHour) Next(t time.Time) time.Time { return t.Truncate(time.Hour).Add(time.Hour) }
+
+// backupWorld has what scheduled backups meet: a clock, a leadership and an archive.
+type backupWorld struct {
+	*Backups
+	at     time.Time
+	led    atomic.Bool
+	begun  time.Time // of the newest backup in the archive
+	made   int
+	broken error                     // of the archive; nil for none
+	hang   func(ctx context.Context) // called by add; nil for nothing
+	events []clientadmin.AuditEvent
+}
+
+func newBackupWorld(t *testing.T) *backupWorld {
+	t.Helper()
+	w := &backupWorld{at: time.Date(2026, 11, 29, 17, 20, 0, 0, time.UTC)}
+	var err error
+	w.Backups, err = NewBackups(New(Config{Logger: slog.New(slog.DiscardHandler)}), BackupSettings{To: "/b", Schedule: eachHour{}},
+		func(e clientadmin.AuditEvent) { w.events = append(w.events, e) }, prometheus.NewPedanticRegistry())
+	must.Do(t, err)
+	w.leads, w.now = w.led.Load, func() time.Time { return w.at }
+	w.open = func(context.Context) (archiver, error) { return w, nil }
+	w.led.Store(true)
+	t.Cleanup(func() { must.Do(t, w.Close(context.Background())) })
+	return w
+}
+
+func (w *backupWorld) newest(context.Context) (time.Time, error) { return w.begun, w.broken }
+
+func (w *backupWorld) add(ctx context.Context) (addedBackup, error) {
+	began := w.at
+	if w.hang != nil {
+		w.hang(ctx)
+	}
+	if err := errors.Join(w.broken, ctx.Err()); err != nil {
+		return addedBackup{}, err
+	}
+	w.at = w.at.Add(time.Minute) // it takes a minute
+	w.made, w.begun = w.made+1, began
+	return addedBackup{name: began.Format(time.RFC3339), begun: began, bytes: 100, stored: 10}, nil
+}
+
+// looks looks each minute until a time of the day, and returns when it made backups.
+func (w *backupWorld) looks(until string) (made []string) {
+	end, err := time.Parse("2006-01-02 15:04", "2026-11-29 "+until)
+	if err != nil {
+		panic(err)
+	}
+	for ; !w.at.After(end); w.at = w.at.Add(time.Minute) {
+		before, at := w.made, w.at
+		if w.look(); w.made > before {
+			made = append(made, at.Format("15:04"))
+		}
+	}
+	return made
+}
+
+func (w *backupWorld) expects(t *testing.T, until, want string) {
+	t.Helper()
+	if got := strings.Join(w.looks(until), " "); got != want {
+		t.Errorf("backups until %s at %q, want %q", until, got, want)
+	}
+}
+
+func metricOf(t *testing.T, m prometheus.Metric) float64 {
+	t.Helper()
+	var out dto.Metric
+	must.Do(t, m.Write(&out))
+	return out.GetGauge().GetValue() + out.GetCounter().GetValue()
+}
+
+// An empty archive gets a backup at once, then one by the schedule. Metrics and the audit log have it.
+func TestBackupsFollowTheirSchedule(t *testing.T) {
+	w := newBackupWorld(t)
+	w.expects(t, "19:30", "17:20 18:00 19:00")
+	if len(w.events) != 3 || w.events[0].What != "backup" || w.events[0].Target != "/b 2026-11-29T17:20:00Z" || w.events[0].Outcome != "ok" {
+		t.Errorf("audited: %+v", w.events)
+	}
+	for of, want := range map[prometheus.Gauge]float64{
+		w.success: float64(w.begun.Unix()), w.overdue: float64(w.begun.Add(2 * time.Hour).Unix()), w.bytes: 100, w.stored: 10, w.seconds: 60,
+	} {
+		if got := metricOf(t, of); got != want {
+			t.Errorf("%v is %v, want %v", of.Desc(), got, want)
+		}
+	}
+	if p := w.Problem(w.at); p != "" || metricOf(t, w.failures) != 0 {
+		t.Errorf("a problem: %s", p)
+	}
+}
+
+// A new leader goes on with the schedule from the newest backup of the archive. It makes an overdue backup at
+// once, and does not wait for a time that a wrong clock wrote. A node that does not lead makes none, and its
+// gauges are 0.
+func TestBackupsOfANewLeader(t *testing.T) {
+	w := newBackupWorld(t)
+	w.led.Store(false)
+	w.expects(t, "17:29", "")
+	w.begun = w.at.Add(-10 * time.Minute)
+	w.led.Store(true)
+	w.expects(t, "18:10", "18:00")
+	w.led.Store(false)
+	w.expects(t, "20:10", "")
+	for _, g := range []prometheus.Gauge{w.success, w.overdue, w.bytes, w.stored, w.seconds} {
+		if got := metricOf(t, g); got != 0 {
+			t.Errorf("without the leadership, %v is %v", g.Desc(), got)
+		}
+	}
+	if p := w.Problem(w.at); p != "" {
+		t.Errorf("without the leadership: %s", p)
+	}
+	w.led.Store(true)
+	w.expects(t, "20:30", "20:11")
+	w.led.Store(false)
+	w.looks("20:31")
+	w.begun = w.at.AddDate(1, 0, 0)
+	w.led.Store(true)
+	w.expects(t, "21:30", "21:00")
+}
+
+// A failed backup is tried again after pauses that grow to half an hour. Until a backup succeeds, the problem says
+// so, and that the newest is too old once two intervals have passed. The pauses begin anew after a success.
+func TestBackupsThatFail(t *testing.T) {
+	w := newBackupWorld(t)
+	w.expects(t, "17:30", "17:20")
+	w.broken = errors.New("no permission")
+	var tries []string
+	w.hang = func(context.Context) { tries = append(tries, w.at.Format("15:04")) }
+	w.expects(t, "18:59", "")
+	if got := strings.Join(tries, " "); got != "18:00 18:01 18:03 18:07 18:15 18:31" {
+		t.Errorf("tries at %s", got)
+	}
+	if p := w.Problem(w.at); p != "the last 6 tries to back up to /b failed: no permission; countctl backup --to '/b' makes one now" {
+		t.Errorf("the problem: %s", p)
+	}
+	w.expects(t, "19:00", "")
+	if p := w.Problem(w.at); !strings.HasPrefix(p, "the newest backup in /b began at 2026-11-29T17:20:00Z, over two intervals of --backup-schedule ago; the last 6 tries") {
+		t.Errorf("the problem: %s", p)
+	}
+	if got := metricOf(t, w.failures); got != 6 || w.events[6].Outcome != "failed: no permission" {
+		t.Errorf("%v failures, audited %+v", got, w.events)
+	}
+	w.broken, w.hang = nil, nil
+	w.expects(t, "20:30", "19:01 20:00")
+	if p := w.Problem(w.at); p != "" {
+		t.Errorf("a problem: %s", p)
+	}
+	tries, w.broken, w.hang = nil, errors.New("again"), func(context.Context) { tries = append(tries, w.at.Format("15:04")) }
+	w.expects(t, "21:02", "")
+	if got := strings.Join(tries, " "); got != "21:00 21:01" {
+		t.Errorf("tries at %s", got)
+	}
+
+	// An archive that was never readable has no newest backup.
+	w = newBackupWorld(t)
+	w.broken = errors.New("no permission")
+	w.expects(t, "18:59", "")
+	if p := w.Problem(w.at); strings.Contains(p, "there is no backup") || !strings.Contains(p, "failed: no permission") {
+		t.Errorf("the problem: %s", p)
+	}
+	w.expects(t, "19:01", "")
+	if p := w.Problem(w.at); !strings.Contains(p, "there is no backup in /b; the last") {
+		t.Errorf("the problem: %s", p)
+	}
+}
+
+// A backup ends once its node no longer leads the catalog, or closes. Neither counts as a failure.
+func TestBackupsEndWithTheLeadership(t *testing.T) {
+	for name, end := range map[string]func(*backupWorld){
+		"leadership": func(w *backupWorld) { w.led.Store(false) },
+		"close":      func(w *backupWorld) { w.cancel() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newBackupWorld(t)
+			w.hang = func(ctx context.Context) { end(w); <-ctx.Done() }
+			w.look()
+			if w.made != 0 || len(w.events) != 0 || metricOf(t, w.failures) != 0 {
+				t.Errorf("%d backups, audited %+v", w.made, w.events)
+			}
+		})
+	}
+	w := newBackupWorld(t)
+	w.now = time.Now
+	begun, release := make(chan struct{}), make(chan struct{})
+	w.hang = func(context.Context) { close(begun); <-release }
+	w.Start()
+	<-begun
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := w.Close(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("while the target hangs, Close returns %v", err)
+	}
+	close(release)
+}
