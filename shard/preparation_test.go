@@ -103,11 +103,14 @@ func TestPreparation(t *testing.T) {
 	if rows, bodies := leaveMemory(t, m); rows > 0 || bodies != 1 {
 		t.Errorf("%d rows and %d bodies leave memory", rows, bodies)
 	}
-	if err := p.Prepare(4, parent); !errors.Is(err, tiering.ErrPreparing) {
-		t.Errorf("another attempt: %v", err)
+	mustDo(t, m.Abandon(codec.Whole, 3))
+	if p.Over(1, 4, true); p.Space.Kept() > 0 {
+		t.Errorf("%d bytes are kept between two attempts", p.Space.Kept())
 	}
-	eventually(t, "the replica is ready for the other attempt", func() bool { return p.Prepare(4, parent) == nil })
-	p.Wait()
+	mustDo(t, p.Prepare(4, parent)) // nothing is parted or read again
+	if p.Space.Kept() < 2000 {
+		t.Errorf("%d bytes are kept for the second attempt", p.Space.Kept())
+	}
 	if rows, bodies := leaveMemory(t, m); rows+bodies > 0 {
 		t.Errorf("%d rows and %d bodies leave memory in the second attempt", rows, bodies)
 	}
@@ -116,13 +119,13 @@ func TestPreparation(t *testing.T) {
 		t.Errorf("with another snapshot: %v", err)
 	}
 	eventually(t, "the replica is ready again", func() bool { return p.Prepare(4, parent) == nil })
-	p.Over(1, 4)
+	p.Over(1, 4, false)
 	mustDo(t, p.Prepare(4, parent))
-	p.Over(1, 5) // this replica has applied neither Split nor Abandon
+	p.Over(1, 5, false) // this replica has applied neither Split nor Abandon
 	mustDo(t, p.Prepare(4, parent))
 	mustDo(t, m.Abandon(codec.Whole, 4))
-	p.Over(1, 5)
-	p.Over(1, 5)
+	p.Over(1, 5, false)
+	p.Over(1, 5, false)
 	p.Wait()
 	if p.Space.Kept() > 0 || p.Kept(1) != nil {
 		t.Errorf("%d bytes are kept after the end", p.Space.Kept())
@@ -491,14 +494,23 @@ func TestPreparationOfMembers(t *testing.T) {
 	mustDo(t, parted())
 	p.End(1)
 	p.Wait()
-	if err := p.Prepare(3, parent); !errors.Is(err, tiering.ErrPreparing) {
+	attempt := uint32(3)
+	if err := p.Prepare(attempt, parent); !errors.Is(err, tiering.ErrPreparing) {
 		t.Errorf("at once: %v", err)
 	}
 	if p.Space.Kept() < 5000*100 {
 		t.Errorf("%d bytes are kept for the copies of 5000 members", p.Space.Kept())
 	}
-	ready := func() bool { return p.Prepare(3, parent) == nil }
+	ready := func() bool { return p.Prepare(attempt, parent) == nil }
 	eventually(t, "the replica is ready", ready)
+	mustDo(t, parted())
+	mustDo(t, m.Abandon(codec.Whole, 3))
+	p.Over(1, 4, true)
+	attempt = 4
+	if mustDo(t, parted()); !ready() {
+		t.Error("the second attempt does not go on with the members that are parted")
+	}
+	p.Wait()
 	mustDo(t, parted())
 	// afterTheEnd returns the answer of Prepare after the end of its parting. It calls then while Prepare waits for a
 	// step of another one, as it may for a disk.
@@ -512,7 +524,7 @@ func TestPreparationOfMembers(t *testing.T) {
 			stepped <- err
 		}()
 		<-slow.asked
-		go func() { answered <- p.Prepare(3, parent) }()
+		go func() { answered <- p.Prepare(attempt, parent) }()
 		time.Sleep(50 * time.Millisecond) // until Prepare waits
 		then()
 		close(slow.goOn)
@@ -534,21 +546,23 @@ func TestPreparationOfMembers(t *testing.T) {
 	}
 	eventually(t, "the replica is ready again", ready)
 	mustDo(t, parted())
-	p.End(1)
+	mustDo(t, m.Abandon(codec.Whole, 4))
+	p.Over(1, 5, false)
 	p.Wait()
 	if parted() == nil {
-		t.Error("the members are still parted after the end")
+		t.Error("the members are still parted after the growth was withdrawn")
 	}
+	attempt = 5
 	eventually(t, "the replica is ready once more", ready)
 	if err := afterTheEnd(func() { routed.split.Store(true) }); err != nil || p.Kept(1) == nil {
 		t.Errorf("a Split takes the parts while Prepare waits: %v, space %v", err, p.Kept(1))
 	}
 	routed.changes.Store(true)
-	if p.Over(1, 4); p.Kept(1) == nil {
+	if p.Over(1, 6, true); p.Kept(1) == nil {
 		t.Error("the preparation ends during the Split")
 	}
 	routed.changes.Store(false)
-	if p.Over(1, 4); p.Kept(1) != nil {
+	if p.Over(1, 6, true); p.Kept(1) != nil {
 		t.Error("the preparation goes on after the Split")
 	}
 	p.Wait()

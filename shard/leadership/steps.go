@@ -64,7 +64,7 @@ func (g *Growth) Step(l *GrowthShard, view *catalog.View, leads, tell bool) erro
 	s.of = view.SplitOf(s.group)
 	over := max(s.of.Over, 1)
 	l.Group.Growth.Begun(over - 1)
-	g.preparations.Over(s.group, over)
+	g.preparations.Over(s.group, over, s.of.Parent == s.group)
 	if !leads {
 		delete(g.attempts, s.group)
 		s.adopt()

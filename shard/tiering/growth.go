@@ -47,9 +47,9 @@ type Parent struct {
 	By            raftfsm.Partition
 }
 
-// preparation is the preparation of one replica for one attempt.
+// preparation is the preparation of one replica for one attempt, or for several of one growth.
 type preparation struct {
-	attempt  uint32
+	attempt  uint32 // the last one; guarded by Preparations.mu, as kept is
 	machine  *Machine
 	restores uint64 // Machine.Restores: another snapshot has other data
 	by       raftfsm.Partition
@@ -114,12 +114,21 @@ func (p *Preparations) prepared(attempt uint32, of *Parent, bytes uint64) (*prep
 		return nil, ErrClosed
 	}
 	x := p.mu.of[of.Group]
-	if x != nil && (x.attempt != attempt || x.machine != of.Machine || x.restores != of.Machine.Restores()) {
+	if x != nil && (x.by != of.By || x.machine != of.Machine || x.restores != of.Machine.Restores()) {
 		p.endLocked(of.Group)
 		x = nil
 	}
 	if x == nil {
 		return nil, p.beginLocked(attempt, of, bytes)
+	}
+	if x.attempt != attempt { // an earlier one was abandoned, and what it has prepared is left
+		x.kept.End()
+		kept, err := p.Space.Keep(bytes)
+		if err != nil {
+			p.endLocked(of.Group)
+			return nil, err
+		}
+		x.attempt, x.kept = attempt, kept
 	}
 	select {
 	case <-x.done:
@@ -177,8 +186,9 @@ func (p *Preparations) Kept(parent uint32) *KeptSpace {
 }
 
 // Over ends the preparation of a replica for an attempt below the given one, after Begun or Abandon. A replica that has
-// applied neither Split nor Abandon stays prepared until it has: else its Split would copy.
-func (p *Preparations) Over(parent, below uint32) {
+// applied neither Split nor Abandon stays prepared until it has: else its Split would copy. If grows is set, the
+// keyspace goes on to grow, so after Abandon the replica stays prepared for the next attempt, but keeps no space.
+func (p *Preparations) Over(parent, below uint32, grows bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	x := p.mu.of[parent]
@@ -187,8 +197,12 @@ func (p *Preparations) Over(parent, below uint32) {
 	}
 	route := x.machine.Route()
 	split := route != x.by.From && x.machine.Routed(route) // not while Split withdraws the route, because it may fail
-	if split || x.machine.Abandoned() >= uint64(x.attempt) {
+	switch {
+	case !split && x.machine.Abandoned() < uint64(x.attempt):
+	case split || !grows:
 		p.endLocked(parent)
+	default:
+		x.kept.End()
 	}
 }
 
