@@ -27,7 +27,7 @@ const (
 	// workers bounds the chunks that are sealed, stored or read at once, and so the memory of a run: each has up to
 	// twice chunkBytesMax.
 	workers = 4
-	// archiveManifestBytesMax bounds a manifest with its chunks: some 2 TB of snapshots.
+	// archiveManifestBytesMax bounds a manifest with its chunks: some 600 GB of snapshots.
 	archiveManifestBytesMax = 256 << 20
 )
 

@@ -45,7 +45,15 @@ func TestDamageIsFound(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return b.Verify(t.Context())
+		if _, err := a.Verifier().Verify(t.Context(), b.Manifest); err != nil {
+			return err
+		}
+		for _, f := range b.Keyspaces[0].Files {
+			if err := b.Check(t.Context(), &f); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	must.Do(t, read(w.target))
 	for name, body := range w.target.copied() {
@@ -81,6 +89,12 @@ func TestBackupsShareChunks(t *testing.T) {
 		t.Errorf("%d chunks, then %d and %d", first.Chunks, second.Chunks, third.Chunks)
 	}
 	must.Do(t, w.check())
+	v := a.Verifier()
+	all, err := v.Verify(t.Context(), first.Manifest)
+	must.Do(t, err)
+	if few, err := v.Verify(t.Context(), second.Manifest); err != nil || all != first.Chunks || few != second.Chunks {
+		t.Errorf("read %d chunks, then %d, %v", all, few, err)
+	}
 	// A chunk that was lost is stored again, if the cluster still has it.
 	lost := third.Manifest.Keyspaces[0].Files[0].Chunks[0].SHA256
 	must.Do(t, w.target.Delete(t.Context(), chunkPath(lost)))

@@ -7,12 +7,13 @@ import (
 	"math"
 )
 
-// Sizes of chunks. Smaller chunks store less after a change; larger ones need fewer operations of the target and a
-// shorter manifest. With these, a manifest has about 100 bytes for each MiB.
+// Sizes of chunks. Smaller chunks store less after a change: a shard of millions of rows has a few MB, and each change
+// stores the chunk around it again, and the chunks at both ends. Larger ones need fewer operations of the target and a
+// shorter manifest. With these, a manifest has about 400 bytes for each MiB.
 const (
-	chunkBytesMin  = 256 << 10
-	chunkBytesMean = 1 << 20 // of random bytes
-	chunkBytesMax  = 4 << 20
+	chunkBytesMin  = 64 << 10
+	chunkBytesMean = 256 << 10 // of random bytes
+	chunkBytesMax  = 1 << 20
 )
 
 // cutting says where a stream is cut.

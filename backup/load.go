@@ -94,18 +94,6 @@ func (a *Archive) chunk(ctx context.Context, c Chunk) ([]byte, error) {
 	return plain, nil
 }
 
-// Verify reads every byte of a backup, and returns an error unless all are as they were written.
-func (b *Backup) Verify(ctx context.Context) error {
-	for _, k := range b.Keyspaces {
-		for _, f := range k.Files {
-			if err := b.Check(ctx, &f); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // Missing returns an error unless all chunks of a backup are in the archive. It does not read them.
 func (a *Archive) Missing(ctx context.Context, m *Manifest) error {
 	there, err := a.chunks(ctx)

@@ -19,8 +19,6 @@ import (
 type Saved struct {
 	Name        string
 	Manifest    *Manifest
-	Shards      int
-	Rows        uint64
 	Bytes       int64 // of all snapshots
 	Chunks      int   // that this backup has put
 	StoredBytes int64 // of these chunks as they are stored, and of the manifest
@@ -68,7 +66,7 @@ func (a *Archive) Backup(ctx context.Context, cluster Cluster, report Report) (*
 		return nil, fmt.Errorf("cannot store the manifest: %w", err)
 	}
 	out.Chunks, out.StoredBytes, out.Took = s.mu.chunks, s.mu.bytes+int64(len(text)), a.now().Sub(began)
-	out.Shards, out.Rows, out.Bytes = m.Totals()
+	_, _, out.Bytes = m.Totals()
 	return out, nil
 }
 
@@ -108,15 +106,24 @@ func (a *Archive) chunks(ctx context.Context) (map[string]bool, error) {
 	return all, nil
 }
 
-// chunks iterates over the names of the chunks of all files.
-func (m *Manifest) chunks(yield func(name string) bool) {
+// eachChunk iterates over the chunks of all files.
+func (m *Manifest) eachChunk(yield func(Chunk) bool) {
 	for _, k := range m.Keyspaces {
 		for _, f := range k.Files {
 			for _, c := range f.Chunks {
-				if !yield(c.SHA256) {
+				if !yield(c) {
 					return
 				}
 			}
+		}
+	}
+}
+
+// chunks iterates over the names of the chunks of all files.
+func (m *Manifest) chunks(yield func(name string) bool) {
+	for c := range m.eachChunk {
+		if !yield(c.SHA256) {
+			return
 		}
 	}
 }

@@ -13,8 +13,10 @@ type sealing struct {
 }
 
 func newSealing() (*sealing, error) {
-	// A chunk is checked by its hash, so it needs no further checksum.
-	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false), zstd.WithEncoderConcurrency(workers))
+	// A chunk is checked by its hash, so it needs no further checksum. Rows rarely repeat others, but their bytes are not
+	// equally frequent: without the entropy of all literals, they would not become smaller at all.
+	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithAllLitEntropyCompression(true),
+		zstd.WithEncoderCRC(false), zstd.WithEncoderConcurrency(workers))
 	if err != nil {
 		return nil, err
 	}

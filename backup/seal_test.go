@@ -2,6 +2,7 @@ package backup
 
 import (
 	"bytes"
+	"encoding/binary"
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
@@ -20,6 +21,20 @@ func TestSealedChunksAreOpened(t *testing.T) {
 				t.Errorf("%d bytes of %s: %d bytes, %v", n, what, len(got), err)
 			}
 		}
+	}
+}
+
+// The bytes of rows have no long repetitions, but become smaller.
+func TestRowsAreCompressed(t *testing.T) {
+	s, err := newSealing()
+	must.Do(t, err)
+	var rows []byte
+	for id := range 50_000 {
+		rows = binary.AppendVarint(append(rows, 2, 1), int64(id))
+	}
+	sealed, err := s.seal(rows)
+	if err != nil || len(sealed) > len(rows)*3/4 {
+		t.Errorf("%d bytes became %d, %v", len(rows), len(sealed), err)
 	}
 }
 

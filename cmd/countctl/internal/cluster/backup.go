@@ -30,20 +30,40 @@ type backupOutput struct {
 }
 
 func backupCommand(c *cli.CLI) *cobra.Command {
-	return &cobra.Command{
-		Use:   "backup DIR",
-		Short: "Write all rows of all keyspaces to a new directory",
-		Long: `Write all rows of all keyspaces to a new directory.
+	to, keep := "", ""
+	cmd := &cobra.Command{
+		Use:   "backup [DIR]",
+		Short: "Back up all rows of all keyspaces, into a new directory or an archive",
+		Long: `Back up all rows of all keyspaces, into a new directory or an archive.
 
 Each shard is saved as it was at one moment, including all writes acknowledged before
 the backup began; different shards may be of different moments. A keyspace may grow meanwhile. Users' cursors and feeds
 are saved before the notices and posts that they refer to. Writes continue meanwhile. The
-files have checksums, and restore verifies them all. A backup that is interrupted or fails
-removes what it wrote. The files include what the shards remember of requests, but a
-restore does not use it. Sources are in it, with the position of each shard; users and their
-tokens are not.`,
-		RunE: func(cmd *cobra.Command, args []string) error { return runBackup(cmd.Context(), c, args[0]) },
+files have checksums, and restore verifies them all. The files include what the shards
+remember of requests, but a restore does not use it. Sources are in it, with the position of each
+shard; users and their tokens are not.
+
+A backup to DIR that is interrupted or fails removes what it wrote. An archive has many backups
+of one cluster: --to stores only what no earlier backup has, and creates the archive in an empty or
+missing directory. With --keep it then deletes older backups: it keeps the newest of each of so many
+hours, days and weeks that have one, and always the newest two.`,
+		Example: "  countctl backup before-the-upgrade\n  countctl backup --to /backups --keep hours=24,days=7,weeks=4",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case (len(args) == 1) == (to != ""):
+				return cli.Usagef("backup takes either DIR or --to TARGET")
+			case to != "":
+				return runArchive(cmd.Context(), c, to, keep)
+			case keep != "":
+				return cli.Usagef("--keep is for an archive, with --to")
+			}
+			return runBackup(cmd.Context(), c, args[0])
+		},
 	}
+	cmd.Flags().StringVar(&to, "to", "", "the archive: a directory")
+	cmd.Flags().StringVar(&keep, "keep", "", "delete older backups of the archive, such as hours=24,days=7,weeks=4")
+	cmd.AddCommand(backupListCommand(c), backupVerifyCommand(c))
+	return cmd
 }
 
 func runBackup(ctx context.Context, c *cli.CLI, dir string) error {
@@ -69,21 +89,20 @@ func runBackup(ctx context.Context, c *cli.CLI, dir string) error {
 		b.remove(made)
 		return fmt.Errorf("cannot back up to %s: %w", dir, err)
 	}
-	if users, err := admin.New(server).Users(ctx); err == nil && len(users) > 0 {
-		c.Say("%s and their tokens are not in the backup: create them again where it is restored", cli.Counted(uint64(len(users)), "user"))
-	}
+	sayUsers(ctx, c, server)
 	out := backupOutput{Dir: dir, Seconds: time.Since(began).Seconds()}
-	for _, k := range m.Keyspaces {
-		for _, g := range k.Files {
-			out.Shards++
-			out.Rows += g.Rows
-			out.Bytes += g.Bytes
-		}
-	}
+	out.Shards, out.Rows, out.Bytes = m.Totals()
 	return c.Print(out, func(t *cli.Table) {
 		t.Row("BACKUP", "SHARDS", "ROWS", "BYTES", "SECONDS")
 		t.Row(dir, out.Shards, cli.Grouped(out.Rows), cli.Grouped(out.Bytes), fmt.Sprintf("%.1f", out.Seconds))
 	})
+}
+
+// sayUsers says that the users of the cluster are not in a backup.
+func sayUsers(ctx context.Context, c *cli.CLI, server *client.Client) {
+	if users, err := admin.New(server).Users(ctx); err == nil && len(users) > 0 {
+		c.Say("%s and their tokens are not in the backup: create them again where it is restored", cli.Counted(uint64(len(users)), "user"))
+	}
 }
 
 // reportTo writes the progress of a backup to standard error.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 
 type restoreOutput struct {
 	Dir     string        `json:"dir"`
+	Backup  string        `json:"backup,omitempty"` // the name of one in an archive
 	Shards  int           `json:"shards"`
 	Rows    uint64        `json:"rows"`
 	Seconds float64       `json:"seconds"`
@@ -25,11 +27,12 @@ type restoreOutput struct {
 }
 
 func restoreCommand(c *cli.CLI) *cobra.Command {
-	var force, check bool
+	r, check := restore{CLI: c}, false
 	cmd := &cobra.Command{
 		Use:   "restore DIR",
-		Short: "Restore all rows of a backup into a cluster whose keyspaces are empty",
-		Long: `Set all rows to those of a backup, in a cluster whose keyspaces are empty.
+		Short: "Restore the rows of a backup into a cluster whose keyspaces are empty",
+		Long: `Set all rows to those of a backup, in a cluster whose keyspaces are empty. DIR has a single backup,
+or an archive: then --at names the backup.
 
 All files are verified before anything changes. Missing keyspaces are created; existing
 ones get the columns and floors of the backup, and may have other numbers of shards. Keep
@@ -44,26 +47,46 @@ Cursors beyond the end of the backup's board are set back to its end, so that no
 is hidden from a user.
 
 Shards forget all requests, and a restore does not bring back those of the backup. So a
-repeated request counts again, whatever its key or number, even one from before the backup.`,
+repeated request counts again, whatever its key or number, even one from before the backup.
+
+With --keyspace only those keyspaces are restored, and with --shard one shard of one keyspace, if
+the keyspace has the same shards as in the backup. All others stay as they are. No sources are created. unread
+is restored only with board, and feed only with users, because their numbers mean nothing without.
+For the same reason, board is restored alone only while unread has no rows, and users while feed has none.`,
+		Example: "  countctl restore before-the-upgrade\n  countctl restore /backups --at latest --keyspace songs --force",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r := restore{CLI: c, dir: args[0], force: force}
+			r.dir, r.part.keyspaces = args[0], sortedUnique(r.part.keyspaces)
+			if !cmd.Flags().Changed("shard") {
+				r.part.shard = -1
+			} else if len(r.part.keyspaces) != 1 || r.part.shard < 0 {
+				return cli.Usagef("--shard is a number from 0, of the shard of one --keyspace")
+			}
 			return r.run(cmd.Context(), check)
 		},
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "delete the rows that are there")
+	cmd.Flags().BoolVar(&r.force, "force", false, "delete the rows that are there")
+	cmd.Flags().BoolVar(&r.noSources, "no-sources", false, "create no sources in another cluster than that of the backup")
 	cmd.Flags().BoolVar(&check, "check", false, "only check the files of the backup")
+	cmd.Flags().StringVar(&r.at, "at", "", "the backup of an archive: its name, the beginning of its name, or "+backup.Latest)
+	cmd.Flags().StringArrayVar(&r.part.keyspaces, "keyspace", nil, "restore only this keyspace; may be repeated")
+	cmd.Flags().IntVar(&r.part.shard, "shard", 0, "restore only this shard of the keyspace")
+	cmd.Flags().Lookup("shard").DefValue = "" // so that the help shows no default
 	return cmd
 }
 
 // restore is the state of one run of the command restore.
 type restore struct {
 	*cli.CLI
-	dir     string
-	force   bool
-	server  *client.Client
-	backup  *backup.Backup
-	there   []client.Keyspace // keyspaces of the cluster
-	numbers map[string]uint32 // numbers of the cluster's groups, by group name
+	dir   string
+	at    string
+	part  part
+	force bool
+	// noSources is set if no sources are created in another cluster than that of the backup.
+	noSources bool
+	server    *client.Client
+	backup    *backup.Backup
+	there     []client.Keyspace // keyspaces of the cluster
+	numbers   map[string]uint32 // numbers of the cluster's groups, by group name
 	// moved has an entry for each keyspace whose column numbers in the snapshots are not those in
 	// the cluster. The key is the name of the keyspace. The value lists the columns like
 	// backup.Keyspace.Numbered.
@@ -88,7 +111,7 @@ func (r *restore) run(ctx context.Context, check bool) error {
 	out.Seconds = time.Since(began).Seconds()
 	return r.Print(out, func(t *cli.Table) {
 		t.Row("BACKUP", "SHARDS", "ROWS", "SECONDS")
-		t.Row(r.dir, out.Shards, cli.Grouped(out.Rows), fmt.Sprintf("%.1f", out.Seconds))
+		t.Row(cmp.Or(out.Backup, r.dir), out.Shards, cli.Grouped(out.Rows), fmt.Sprintf("%.1f", out.Seconds))
 	})
 }
 
@@ -96,7 +119,13 @@ func (r *restore) run(ctx context.Context, check bool) error {
 func (r *restore) checkFiles(ctx context.Context) (restoreOutput, error) {
 	out := restoreOutput{Dir: r.dir}
 	var err error
-	if r.backup, err = backup.ReadDir(r.dir); err != nil {
+	if r.backup, err = openBackup(ctx, r.dir, r.at); err != nil {
+		return out, err
+	}
+	if r.at != "" {
+		out.Backup = r.backup.From
+	}
+	if err := r.part.cut(r.backup.Manifest); err != nil {
 		return out, err
 	}
 	for _, k := range r.backup.Keyspaces {
@@ -123,7 +152,7 @@ func (r *restore) begin(ctx context.Context) error {
 	what := "Restore it into the cluster at " + server.Addr() + "?"
 	ask := r.Confirm
 	if r.force {
-		what, ask = "Delete all rows of the keyspaces and restore the backup into the cluster at "+server.Addr()+"?", r.ConfirmRisk
+		what, ask = fmt.Sprintf("Delete all rows of %s and restore the backup into the cluster at %s?", r.part, server.Addr()), r.ConfirmRisk
 	}
 	if err := ask(what); err != nil {
 		server.Close()
@@ -176,6 +205,9 @@ func (r *restore) refuse(ctx context.Context) error {
 			return fmt.Errorf("keyspace %s grows from %d to %d shards: restore after the growth, or withdraw it", k.Name, there.Shards, there.Growing.To)
 		}
 	}
+	if err := r.refusePart(ctx); err != nil {
+		return err
+	}
 	if err := r.refuseSources(ctx); err != nil || r.force {
 		return err
 	}
@@ -198,7 +230,10 @@ func (r *restore) refuseSources(ctx context.Context) error {
 	for _, s := range r.backup.Sources {
 		i := slices.IndexFunc(there, func(is admin.SavedSource) bool { return is.Name == s.Name })
 		if !same && i >= 0 && there[i].Origin != s.Number {
-			return fmt.Errorf("the cluster has another source %s than the backup: delete one of the two, in the cluster or in %s", s.Name, backup.ManifestFile)
+			return fmt.Errorf("the cluster has another source %s than the backup: delete that one", s.Name)
+		}
+		if !same && i < 0 && !r.makesSources() {
+			continue
 		}
 		if same && (i < 0 || there[i].Number != s.Number) {
 			continue // it is gone, and so its positions mean nothing
@@ -223,8 +258,8 @@ func (r *restore) refuseMerge(source string) error {
 			how = fmt.Sprintf("start the new cluster with --shards %s=%d", k.Name, k.Parts())
 		}
 		return fmt.Errorf("keyspace %s has %s, and with source %s each needs its rows from one file of the backup, which has %s: %s, "+
-			"or delete the source, in the cluster and in %s", k.Name, layoutText(there.Shards, there.CreatedShards, there.Sharding, false),
-			source, layoutText(k.Parts(), k.CreatedShards, k.Sharding, k.Mixed()), how, backup.ManifestFile)
+			"or delete the source in the cluster, if it is there, and give --no-sources", k.Name,
+			layoutText(there.Shards, there.CreatedShards, there.Sharding, false), source, layoutText(k.Parts(), k.CreatedShards, k.Sharding, k.Mixed()), how)
 	}
 	return nil
 }
@@ -283,6 +318,10 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 	return err
 }
 
+// makesSources reports whether sources are created in another cluster. A part creates none: the shards that it leaves out
+// would not have the positions of the backup.
+func (r *restore) makesSources() bool { return r.part.isAll() && !r.noSources }
+
 // makeSources creates the sources if the backup is of another cluster (sameSources). It runs before the shards
 // are restored, so that each source continues in each shard at the position in the snapshot.
 func (r *restore) makeSources(ctx context.Context) error {
@@ -291,6 +330,9 @@ func (r *restore) makeSources(ctx context.Context) error {
 		return err
 	}
 	if sameSources(nodes.ClusterID, r.backup.ClusterID) {
+		return nil
+	}
+	if !r.makesSources() {
 		return nil
 	}
 	for _, s := range r.backup.Sources {
@@ -319,7 +361,7 @@ func (r *restore) mustBeEmpty(ctx context.Context) error {
 	}
 	for _, g := range groups {
 		of := slices.ContainsFunc(r.backup.Keyspaces, func(k backup.Keyspace) bool { return k.Name == g.Keyspace })
-		if of && g.Rows > 0 {
+		if of && r.part.has(g.Keyspace, g.Shard) && g.Rows > 0 {
 			return fmt.Errorf("%s has %s; --force deletes them", cli.GroupName(g), cli.Counted(g.Rows, "row"))
 		}
 	}

@@ -1,0 +1,57 @@
+package backup
+
+import (
+	"context"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Verifier reads the chunks of backups, each chunk once even if several backups have it. Its methods must not be called
+// concurrently.
+type Verifier struct {
+	a  *Archive
+	mu struct {
+		sync.Mutex
+		read map[string]error // what is wrong with a chunk, by name
+	}
+}
+
+// Verifier returns a Verifier that has read nothing.
+func (a *Archive) Verifier() *Verifier {
+	v := &Verifier{a: a}
+	v.mu.read = map[string]error{}
+	return v
+}
+
+// Verify returns an error unless all bytes of a backup are as they were written. read is the number of chunks that it
+// had to read.
+func (v *Verifier) Verify(ctx context.Context, m *Manifest) (read int, err error) {
+	todo := map[string]Chunk{}
+	for c := range m.eachChunk {
+		if _, done := v.mu.read[c.SHA256]; !done {
+			todo[c.SHA256] = c
+		}
+	}
+	var group errgroup.Group
+	group.SetLimit(workers)
+	for _, c := range todo {
+		group.Go(func() error {
+			_, err := v.a.chunk(ctx, c)
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			v.mu.read[c.SHA256] = err
+			return nil
+		})
+	}
+	_ = group.Wait() // the errors are in read
+	if err := ctx.Err(); err != nil {
+		return len(todo), err
+	}
+	for c := range m.eachChunk {
+		if err := v.mu.read[c.SHA256]; err != nil {
+			return len(todo), err
+		}
+	}
+	return len(todo), nil
+}

@@ -1,0 +1,232 @@
+package cluster
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/cmd/countctl/internal/clitest"
+	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/internal/nodetest"
+)
+
+// archived returns an archive with two backups of a server, between which a row has changed.
+func archived(t *testing.T) (place string, server *nodetest.Server, first, second archivedOutput) {
+	t.Helper()
+	server = nodetest.New(t)
+	for id := range uint64(50) {
+		server.Put(id, int64(id), 1, 2, 3)
+	}
+	place = filepath.Join(t.TempDir(), "archive")
+	ctl := against(t, server.URL)
+	first = clitest.Decode[archivedOutput](t, ctl.OK("backup", "--to", place, "-o", "json"))
+	server.Put(7, 700, 1, 2, 3)
+	second = clitest.Decode[archivedOutput](t, ctl.OK("backup", "--to", place, "-o", "json"))
+	return place, server, first, second
+}
+
+// Each backup of an archive is restored as it was. The second one stores less than the first.
+func TestArchiveIsRestored(t *testing.T) {
+	place, _, first, second := archived(t)
+	if first.Rows != 50 || first.Shards != 11 || second.Rows != 50 || second.StoredBytes >= first.StoredBytes {
+		t.Errorf("stored %+v, then %+v", first, second)
+	}
+	list := clitest.Decode[struct{ Backups []listedOutput }](t, against(t, "http://127.0.0.1:1").OK("backup", "list", place, "-o", "json"))
+	if len(list.Backups) != 2 || list.Backups[0].Rows != 50 || list.Backups[0].Error != "" {
+		t.Errorf("listed %+v", list)
+	}
+	against(t, "http://127.0.0.1:1").OK("backup", "verify", place)
+	for name, want := range map[string]int64{first.Backup: 7, second.Backup: 700} {
+		to := nodetest.New(t)
+		out := clitest.Decode[restoreOutput](t, against(t, to.URL).OK("restore", place, "--at", name, "-o", "json"))
+		if got := to.Row(7)[0]; got != want || to.Rows() != 50 || out.Backup != name || out.Verify == nil {
+			t.Errorf("backup %s: row 7 is %d, want %d; %+v", name, got, want, out)
+		}
+	}
+	to := against(t, nodetest.New(t).URL)
+	for what, args := range map[string][]string{
+		"is an archive: give --at latest": {"restore", place},
+		"has no backup \"1999\"":          {"restore", place, "--at", "1999"},
+		"has no archive":                  {"restore", t.TempDir(), "--at", "latest"},
+		"backup takes either":             {"backup", "dir", "--to", place},
+		"--keep is for an archive":        {"backup", filepath.Join(t.TempDir(), "dir"), "--keep", "hours=1"},
+		"from 0 to 10000":                 {"backup", "--to", place, "--keep", "hours=-1"},
+		"not at gopher://":                {"backup", "--to", "gopher://x"},
+		"there is no archive":             {"backup", "list", t.TempDir()},
+		"is of cluster":                   {"backup", "--to", place},
+	} {
+		if got := to.Run(args...); got.Code == cli.ExitOK || !strings.Contains(got.Err, what) {
+			t.Errorf("%q: exit %d, %s", args, got.Code, got.Err)
+		}
+	}
+}
+
+// Older backups are deleted only with --keep.
+func TestArchiveKeeps(t *testing.T) {
+	place, server, _, _ := archived(t)
+	ctl := against(t, server.URL)
+	if third := clitest.Decode[archivedOutput](t, ctl.OK("backup", "--to", place, "-o", "json")); len(third.Deleted) != 0 {
+		t.Errorf("deleted %q", third.Deleted)
+	}
+	if fourth := clitest.Decode[archivedOutput](t, ctl.OK("backup", "--to", place, "--keep", "hours=1", "-o", "json")); len(fourth.Deleted) != 2 {
+		t.Errorf("deleted %q", fourth.Deleted)
+	}
+	ctl.OK("backup", "verify", place)
+}
+
+// A restore from an archive that is damaged sends nothing to the cluster.
+func TestRestoreRefusesADamagedArchive(t *testing.T) {
+	place, _, first, second := archived(t)
+	to := nodetest.New(t)
+	var sent atomic.Int32
+	to.Fail = func(*http.Request, []byte) *nodetest.Fault { sent.Add(1); return nil }
+	ctl, refused := against(t, to.URL), 0
+	mustDo(t, filepath.WalkDir(place, func(path string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		text := []byte(clitest.ReadAll(t, path))
+		mustDo(t, os.WriteFile(path, must.Flipped(text, len(text)/2), 0o600))
+		defer func() { mustDo(t, os.WriteFile(path, text, 0o600)) }()
+		if got := ctl.Run("backup", "verify", place, "--at", second.Backup); got.Code == cli.ExitOK {
+			if got := ctl.Run("backup", "verify", place); got.Code != cli.ExitFail || !strings.Contains(got.Out, first.Backup) {
+				t.Errorf("%s: exit %d, %s", path, got.Code, got.Out) // only the first backup needs the file
+			}
+			return nil
+		}
+		for _, args := range [][]string{{"restore", place, "--at", second.Backup}, {"restore", place, "--at", second.Backup, "--check"}} {
+			if got := ctl.Run(args...); got.Code != cli.ExitFail || sent.Load() > 0 {
+				t.Errorf("%s: %q: exit %d, %d requests, %s", path, args, got.Code, sent.Load(), got.Err)
+			}
+		}
+		refused++
+		return nil
+	}))
+	if refused < 10 {
+		t.Errorf("%d files were damaged", refused)
+	}
+	ctl.OK("restore", place, "--at", second.Backup)
+}
+
+// A part of a backup is restored without the rest, which stays as it is.
+func TestRestoreOfAPart(t *testing.T) {
+	place, _, first, _ := archived(t)
+	dir := filepath.Join(t.TempDir(), "single")
+	server := nodetest.New(t)
+	server.Put(7, 7, 1, 2, 3)
+	server.Put(8, 8, 1, 2, 3)
+	ctl := against(t, server.URL)
+	ctl.OK("keyspace", "create", "songs", "--columns", "plays", "--shards", "3")
+	ctl.OK("incr", "1", "plays=5", "--keyspace", "songs")
+	ctl.OK("incr", "2", "plays=6", "--keyspace", "songs")
+	ctl.OK("backup", dir)
+	server.Put(7, 70, 1, 2, 3)
+	ctl.OK("incr", "1", "plays=100", "--keyspace", "songs")
+	ctl.OK("incr", "2", "plays=100", "--keyspace", "songs")
+
+	refused := func(want string, args ...string) {
+		t.Helper()
+		if got := ctl.Run(args...); got.Code == cli.ExitOK || !strings.Contains(got.Err, want) {
+			t.Errorf("%q: exit %d, %s", args, got.Code, got.Err)
+		}
+	}
+	rows := func() string { return ctl.OK("export", "-", "--keyspace", "songs") }
+	refused("--force deletes them", "restore", dir, "--keyspace", "songs")
+	refused("has the shards 0 to 2", "restore", dir, "--keyspace", "songs", "--shard", "3", "--force", "--yes")
+	refused("--shard is a number from 0", "restore", dir, "--shard", "1", "--force", "--yes")
+	refused("--shard is a number from 0", "restore", dir, "--keyspace", "songs", "--keyspace", "posts", "--shard", "1", "--force", "--yes")
+	refused("--shard is a number from 0", "restore", dir, "--keyspace", "songs", "--shard", "-1", "--force", "--yes")
+	refused(`no keyspace "nothing"; it has `, "restore", dir, "--keyspace", "nothing")
+	refused("unread refers to board: restore both, with --keyspace unread --keyspace board", "restore", dir, "--keyspace", "unread")
+	refused("feed refers to users", "restore", dir, "--keyspace", "feed", "--keyspace", "songs")
+	refused("feed refers to users", "restore", dir, "--keyspace", "feed", "--shard", "0")
+	if got := rows(); got != "id,plays\n1,105\n2,106\n" {
+		t.Errorf("refused restores changed songs:\n%s", got)
+	}
+	ctl.OK("restore", dir, "--keyspace", "songs", "--shard", "1", "--force", "--yes")
+	if got := rows(); got != "id,plays\n1,5\n2,106\n" || server.Row(7)[0] != 70 {
+		t.Errorf("after shard 1: row 7 is %d, songs are\n%s", server.Row(7)[0], got)
+	}
+	ctl.OK("restore", dir, "--keyspace", "songs", "--force", "--yes")
+	if got := rows(); got != "id,plays\n1,5\n2,6\n" || server.Row(7)[0] != 70 {
+		t.Errorf("after all of songs: row 7 is %d, songs are\n%s", server.Row(7)[0], got)
+	}
+	ctl.OK("restore", dir, "--keyspace", "unread", "--keyspace", "board", "--force", "--yes")
+	ctl.OK("restore", dir, "--keyspace", "users")
+	ctl.OK("restore", place, "--at", first.Backup, "--keyspace", "posts", "--force", "--yes")
+	if got := rows(); got != "id,plays\n1,5\n2,6\n" || server.Row(7)[0] != 7 || server.Rows() != 50 {
+		t.Errorf("after posts of another backup: row 7 is %d of %d rows, songs are\n%s", server.Row(7)[0], server.Rows(), got)
+	}
+	ctl.OK("keyspace", "drop", "songs", "--yes")
+	ctl.OK("keyspace", "create", "songs", "--columns", "plays", "--shards", "2")
+	refused("so their shards have different ids", "restore", dir, "--keyspace", "songs", "--shard", "1")
+	ctl.OK("restore", dir, "--keyspace", "songs")
+	if got := rows(); got != "id,plays\n1,5\n2,6\n" {
+		t.Errorf("into other shards:\n%s", got)
+	}
+}
+
+// A keyspace to which rows of the cluster refer is not restored without them.
+func TestRestoreOfAPartKeepsReferences(t *testing.T) {
+	server := nodetest.New(t)
+	ctl := against(t, server.URL)
+	dir := filepath.Join(t.TempDir(), "single")
+	ctl.OK("backup", dir)
+	groups := ctl.OK("group", "list", "-o", "json")
+	for target, from := range map[string]string{"board": "unread", "users": "feed"} {
+		server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
+			if r.Method == http.MethodPost {
+				t.Errorf("a restore sends %s %s", r.Method, r.URL.Path)
+			}
+			if r.URL.Path != "/v1/admin/groups" {
+				return nil
+			}
+			var list struct {
+				Groups []map[string]any `json:"groups"`
+			}
+			mustDo(t, json.Unmarshal([]byte(groups), &list))
+			for _, g := range list.Groups {
+				if g["keyspace"] == from {
+					g["rows"] = 3
+				}
+			}
+			text, err := json.Marshal(list)
+			mustDo(t, err)
+			return &nodetest.Fault{Status: 200, Body: string(text)}
+		})
+		got := ctl.Run("restore", dir, "--keyspace", target, "--force", "--yes")
+		if got.Code != cli.ExitFail || !strings.Contains(got.Err, "keyspace "+from+" of the cluster has ") || !strings.Contains(got.Err, "restore both") {
+			t.Errorf("%s: exit %d, %s", target, got.Code, got.Err)
+		}
+		server.SetFail(nil)
+	}
+}
+
+// A part of a backup creates no sources.
+func TestRestoreOfAPartMakesNoSources(t *testing.T) {
+	from := nodetest.New(t)
+	likes := fakeSource{Name: "likes", Number: "7", Config: json.RawMessage(`{"type":"nats"}`), Partitions: json.RawMessage(`{"0":{"since":3}}`)}
+	from.SetFail((&fakeSources{all: []fakeSource{likes}}).answer)
+	dir := filepath.Join(t.TempDir(), "backup")
+	against(t, from.URL).OK("backup", dir)
+	for what, c := range map[string]struct {
+		args []string
+		made int
+	}{
+		"all":             {nil, 1},
+		"a part":          {[]string{"--keyspace", "posts"}, 0},
+		"without sources": {[]string{"--no-sources"}, 0},
+	} {
+		to, sources := nodetest.New(t), &fakeSources{}
+		to.SetFail(sources.answer)
+		against(t, to.URL).OK(append([]string{"restore", dir}, c.args...)...)
+		if len(sources.all) != c.made {
+			t.Errorf("%s: created %d sources", what, len(sources.all))
+		}
+	}
+}
