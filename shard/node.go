@@ -58,6 +58,7 @@ type replicas struct {
 	mux        *rpc.Mux
 	calls      *rpc.Calls
 	streams    *stream.Streams
+	snapshots  sync.Mutex // replica.Config.SnapshotTurn
 	beats      *replica.Beats
 	rounds     *propose.Rounds
 	catalog    *catalog.Catalog

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -94,3 +95,22 @@ func (f refusingFSM) Snapshot() (raft.FSMSnapshot, error) { return nil, f.err }
 type panickingFSM struct{ raft.BatchingFSM }
 
 func (panickingFSM) ApplyBatch([]*raft.Log) []any { panic("cannot apply") }
+
+// A snapshot pauses for as long as its turn took, except at the close.
+func TestSnapshotsPause(t *testing.T) {
+	for _, closing := range []bool{false, true} {
+		began := time.Now().Add(-snapshotPauseMax)
+		sink := pacedSink{discardSink{}, func() bool { return closing }, began}
+		asked := time.Now()
+		if _, err := sink.Write([]byte("rows")); err != nil {
+			t.Fatal(err)
+		}
+		if paused := !sink.began.Equal(began); paused == closing || paused && time.Since(asked) < snapshotPauseMax {
+			t.Errorf("closing %v: paused %v, after %v", closing, paused, time.Since(asked))
+		}
+	}
+}
+
+type discardSink struct{ raft.SnapshotSink }
+
+func (discardSink) Write(p []byte) (int, error) { return len(p), nil }
