@@ -6,6 +6,7 @@ import (
 	"math/bits"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 )
@@ -21,10 +22,16 @@ const (
 	// ColumnsMax columns.
 	sectionRowsMax = 1 << 15
 
-	// sectionRows is the number of rows of a section. Only the last section, and a section before
-	// cold rows, may have fewer. The number is near the rows of a full segment, because a reader
-	// that packs rows makes a segment of each section.
+	// sectionRows is the largest number of rows of a section that Sections writes. It is near the
+	// rows of a full segment, because a reader that packs rows makes a segment of each section.
 	sectionRows = 10_000
+
+	// A section ends after sectionRowsMin rows before the first key whose hash is a multiple of
+	// cutOneIn. So a row that is added or removed changes only the sections near it, and a later
+	// backup shares all others. Most sections find such a key before sectionRows. Only the last
+	// section, and a section before cold rows, may have fewer rows.
+	sectionRowsMin = 8_000
+	cutOneIn       = 1 << 9
 )
 
 // Compile-time checks: a section can hold the rows of any segment, and a segment can hold
@@ -34,7 +41,7 @@ const (
 	_ = uint(engine.SegmentRowsMax - sectionRows)
 )
 
-// Sections writes rows as sections of a kind, with sectionRows rows each. It receives the rows in
+// Sections writes rows as sections of a kind, with some sectionRows rows each. It receives the rows in
 // pages, one for each segment. The sections do not depend on the division into pages, so equal rows
 // make equal bytes.
 type Sections struct {
@@ -50,7 +57,7 @@ type Sections struct {
 // Add buffers the rows of a page, and writes full sections.
 func (r *Sections) Add(p *engine.Page) error {
 	for i, id := range p.IDs {
-		if r.rows == sectionRows {
+		if r.rows == sectionRows || r.rows >= sectionRowsMin && wire.Mix(id)%cutOneIn == 0 {
 			if err := r.Flush(); err != nil {
 				return err
 			}

@@ -2,6 +2,7 @@ package rows
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"slices"
 	"testing"
@@ -40,6 +41,45 @@ func TestLongPagesAreSplit(t *testing.T) {
 	}
 	if err := ParseRows(AppendRows(nil, page, 0, sectionRowsMax+1), &got, false); !errors.Is(err, codec.ErrSnapshot) {
 		t.Errorf("a section beyond the bound: %v", err)
+	}
+}
+
+// A row that is added changes few sections, although it moves all rows that follow.
+func TestAnAddedRowChangesFewSections(t *testing.T) {
+	written := func(without int) map[string]bool {
+		var b bytes.Buffer
+		rows := Sections{W: codec.NewStreamWriter(&b), Kind: codec.StreamRows}
+		for i := range 100_000 {
+			if i == without {
+				continue
+			}
+			if err := rows.Add(&engine.Page{IDs: []uint64{uint64(i) * 3}, Width: 1, Counts: []int64{int64(i)}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(rows.Flush(), rows.W.End(0, 0)); err != nil {
+			t.Fatal(err)
+		}
+		sections := map[string]bool{}
+		for _, section := range rafttest.SectionsOf(t, b.Bytes()) {
+			if section[0] != codec.StreamRows {
+				continue
+			}
+			if n := binary.LittleEndian.Uint32(rafttest.PayloadOf(section)[1:]); n > sectionRows {
+				t.Fatalf("a section has %d rows", n)
+			}
+			sections[string(section)] = true
+		}
+		return sections
+	}
+	whole, other, shared := written(-1), written(20_000), 0
+	for section := range other {
+		if whole[section] {
+			shared++
+		}
+	}
+	if len(whole) < 10 || len(other)-shared > 2 {
+		t.Errorf("%d of %d sections are shared", shared, len(other))
 	}
 }
 
