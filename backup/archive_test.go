@@ -98,7 +98,7 @@ func TestBackupsShareChunks(t *testing.T) {
 	// A chunk that was lost is stored again, if the cluster still has it.
 	lost := third.Manifest.Keyspaces[0].Files[0].Chunks[0].SHA256
 	must.Do(t, w.target.Delete(t.Context(), chunkPath(lost)))
-	if err := a.Missing(t.Context(), first.Manifest); !errors.Is(err, ErrIncomplete) || !strings.Contains(err.Error(), lost) {
+	if err := a.CheckThere(t.Context(), first.Manifest); !errors.Is(err, ErrIncomplete) || !strings.Contains(err.Error(), lost) {
 		t.Errorf("a lost chunk: %v", err)
 	}
 	fourth, err := w.backup(w.target)()

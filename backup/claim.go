@@ -102,8 +102,8 @@ func (c *claim) check(ctx context.Context) error {
 		if name == c.name {
 			here = true
 		} else if parts != nil && c.excludedBy(parts[1], parts[2]) {
-			return fmt.Errorf("%w: %s of it began at %s and has not ended; a killed one is ignored %s after it began, or delete its file %s",
-				ErrBusy, article(parts[1]), parts[2], kindOf(parts[1]).voidAfter, name)
+			return fmt.Errorf("%w: a %s of it began at %s and has not ended; a killed one is ignored %s after it began, or delete its file %s",
+				ErrBusy, parts[1], parts[2], kindOf(parts[1]).voidAfter, name)
 		}
 	}
 	if !here {
@@ -136,8 +136,6 @@ func kindOf(name string) claimKind {
 	}
 	return claimBackup
 }
-
-func article(kind string) string { return "a " + kind }
 
 // release deletes the claim, also if ctx has ended. If that fails, the claim stays until it is void.
 func (c *claim) release(ctx context.Context) {

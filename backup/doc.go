@@ -5,6 +5,6 @@
 // It never writes to a cluster, and never interprets a snapshot.
 //
 // Invariant: a manifest names each id of each of its keyspaces in exactly one file, and everything that was
-// acknowledged before the backup began is in these files. In an archive, all that a manifest names can be read, and is as
-// it was written, or an error says that it is not; see DESIGN.md.
+// acknowledged before the backup began is in these files. In an archive, all that a manifest names can be read,
+// and is as it was written, or an error says that it is not; see DESIGN.md.
 package backup

@@ -94,8 +94,8 @@ func (a *Archive) chunk(ctx context.Context, c Chunk) ([]byte, error) {
 	return plain, nil
 }
 
-// Missing returns an error unless all chunks of a backup are in the archive. It does not read them.
-func (a *Archive) Missing(ctx context.Context, m *Manifest) error {
+// CheckThere returns an error unless all chunks of a backup are in the archive. It does not read them.
+func (a *Archive) CheckThere(ctx context.Context, m *Manifest) error {
 	there, err := a.chunks(ctx)
 	if err != nil {
 		return err

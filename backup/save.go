@@ -215,14 +215,8 @@ func (s *saving) confirm(ctx context.Context, c *claim, m *Manifest) error {
 	if err := sameCluster(archiveFile, id, m.ClusterID); err != nil {
 		return err
 	}
-	there, err := s.a.chunks(ctx)
-	if err != nil {
-		return err
-	}
-	for name := range m.chunks {
-		if !there[name] {
-			return fmt.Errorf("cannot complete the backup: chunk %s was deleted meanwhile", name)
-		}
+	if err := s.a.CheckThere(ctx, m); err != nil {
+		return fmt.Errorf("a sweep ran during the backup: %w", err)
 	}
 	return c.check(ctx)
 }
