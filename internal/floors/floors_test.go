@@ -479,7 +479,9 @@ const rule = `
 	# What every test demands; calls, cables and authorities of tests.
 	internal/must: internal/pki
 	internal/floors:
-	cmd/countd/e2e: internal/program
+	cmd/countd/e2e:
+		backup
+		internal/program
 	# State machines and replicas of tests.
 	internal/rafttest:
 		engine
