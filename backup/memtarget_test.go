@@ -17,7 +17,9 @@ import (
 
 // memTarget is a Target in memory. Its operations take no time and do not fail.
 type memTarget struct {
-	mu struct {
+	// mirror does each operation too, and must do the same: another Target that takes no time.
+	mirror Target
+	mu     struct {
 		sync.Mutex
 		files map[string][]byte
 		// ghosts has the files of which the Put never returned. They are there, but a loss of power takes them, unless a
@@ -27,30 +29,33 @@ type memTarget struct {
 }
 
 func newMemTarget() *memTarget {
-	m := &memTarget{}
+	m := &memTarget{mirror: noMirror{}}
 	m.mu.files, m.mu.ghosts = map[string][]byte{}, map[string]bool{}
 	return m
 }
 
-func (m *memTarget) Put(_ context.Context, name string, body []byte) error {
+func (m *memTarget) Put(ctx context.Context, name string, body []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.files[name] = bytes.Clone(body)
 	m.syncLocked(name)
-	return nil
+	return m.mirror.Put(ctx, name, body)
 }
 
-func (m *memTarget) Get(_ context.Context, name string) ([]byte, error) {
+func (m *memTarget) Get(ctx context.Context, name string) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	body, there := m.mu.files[name]
+	if got, err := m.mirror.Get(ctx, name); !errors.Is(err, errNoMirror) && (!bytes.Equal(got, body) || errors.Is(err, fs.ErrNotExist) == there) {
+		return nil, fmt.Errorf("%s has %d bytes, %w, want %d", name, len(got), err, len(body))
+	}
 	if !there {
 		return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
 	}
 	return bytes.Clone(body), nil
 }
 
-func (m *memTarget) List(_ context.Context, prefix string) (names []string, err error) {
+func (m *memTarget) List(ctx context.Context, prefix string) (names []string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for name := range m.mu.files {
@@ -59,16 +64,29 @@ func (m *memTarget) List(_ context.Context, prefix string) (names []string, err 
 		}
 	}
 	slices.Sort(names)
+	if got, err := m.mirror.List(ctx, prefix); !errors.Is(err, errNoMirror) && (err != nil || !slices.Equal(got, names)) {
+		return nil, fmt.Errorf("%q lists %q, %w, want %q", prefix, got, err, names)
+	}
 	return names, nil
 }
 
-func (m *memTarget) Delete(_ context.Context, name string) error {
+func (m *memTarget) Delete(ctx context.Context, name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.mu.files, name)
 	m.syncLocked(name)
-	return nil
+	return m.mirror.Delete(ctx, name)
 }
+
+// noMirror stands for no other target.
+type noMirror struct{}
+
+var errNoMirror = errors.New("there is no mirror")
+
+func (noMirror) Put(context.Context, string, []byte) error      { return nil }
+func (noMirror) Get(context.Context, string) ([]byte, error)    { return nil, errNoMirror }
+func (noMirror) List(context.Context, string) ([]string, error) { return nil, errNoMirror }
+func (noMirror) Delete(context.Context, string) error           { return nil }
 
 // syncLocked makes the names in the directory of a file durable.
 func (m *memTarget) syncLocked(name string) {
@@ -94,6 +112,7 @@ func (m *memTarget) halfPut(name string, body []byte) {
 		return // the old bytes and the new ones are those of one chunk, and the old ones are durable
 	}
 	m.mu.files[name], m.mu.ghosts[name] = bytes.Clone(body), true
+	_ = m.mirror.Put(context.Background(), name, body) // the next Get compares
 }
 
 // losePower takes the files that are not durable.
@@ -102,6 +121,7 @@ func (m *memTarget) losePower() {
 	defer m.mu.Unlock()
 	for name := range m.mu.ghosts {
 		delete(m.mu.files, name)
+		_ = m.mirror.Delete(context.Background(), name) // the next List compares
 	}
 	clear(m.mu.ghosts)
 }

@@ -208,7 +208,7 @@ func TestBackupsAreRestored(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		plan := drawPlan(rt)
 		var err error
-		synctest.Test(t, func(*testing.T) { err = carryOut(plan, &c) })
+		synctest.Test(t, func(*testing.T) { err = carryOut(newWorld(3), plan, &c) })
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -219,8 +219,7 @@ func TestBackupsAreRestored(t *testing.T) {
 	}
 }
 
-func carryOut(plan []planned, c *counts) error {
-	w := newWorld(3)
+func carryOut(w *world, plan []planned, c *counts) error {
 	if _, err := CreateArchive(w.ctx(), w.target, w.cluster.id); err != nil {
 		return err
 	}

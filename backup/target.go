@@ -27,13 +27,15 @@ type Target interface {
 	Delete(ctx context.Context, name string) error
 }
 
-// OpenTarget opens the target at a place: the path of a directory.
+// OpenTarget opens the target at a place: the path of a directory, or the URL of a bucket. It reads and sends nothing.
 func OpenTarget(_ context.Context, place string) (Target, error) {
-	if scheme, _, is := strings.Cut(place, "://"); is {
-		return nil, fmt.Errorf("cannot open %s: this version keeps archives in directories, not at %s://", place, scheme)
-	}
-	if place == "" {
-		return nil, errors.New("the place of the archive is empty: give a directory")
+	switch scheme, _, isURL := strings.Cut(place, "://"); {
+	case isURL && scheme == bucketScheme:
+		return openBucket(place)
+	case isURL:
+		return nil, fmt.Errorf("cannot open an archive at %s://: give a directory, or %s", scheme, bucketForm)
+	case place == "":
+		return nil, errors.New("the place of the archive is empty: give a directory, or " + bucketForm)
 	}
 	return Directory(place), nil
 }

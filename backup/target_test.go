@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ func TestTargets(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) Target{
 		"directory": func(t *testing.T) Target { return Directory(filepath.Join(t.TempDir(), "new", "archive")) },
 		"memory":    func(*testing.T) Target { return newMemTarget() },
+		"bucket":    func(t *testing.T) Target { return served(t, fakeS3(t).Server()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			target, ctx := open(t), t.Context()
@@ -46,6 +48,13 @@ func TestTargets(t *testing.T) {
 			list("backups/")
 			must.Do(t, target.Delete(ctx, "chunks/ab/abcd"))
 			list("", "archive.json", "chunks/aa/aacd")
+			must.Do(t, target.Delete(ctx, "chunks/ab/abcd"))
+			var many []string // more than a page of a bucket has
+			for i := range 1100 {
+				many = append(many, fmt.Sprintf("claims/%04d", i))
+				must.Do(t, target.Put(ctx, many[i], nil))
+			}
+			list("claims/", many...)
 		})
 	}
 }
@@ -62,7 +71,7 @@ func TestAKilledPutLeavesATemporaryFile(t *testing.T) {
 }
 
 func TestPlacesOfTargets(t *testing.T) {
-	for place, ok := range map[string]bool{"dir": true, "/a/b": true, "": false, "gopher://x/y": false} {
+	for place, ok := range map[string]bool{"dir": true, "/a/b": true, "s3://backups": true, "": false, "gopher://x/y": false, "S3x://backups": false} {
 		if _, err := OpenTarget(context.Background(), place); (err == nil) != ok {
 			t.Errorf("%q: %v", place, err)
 		}

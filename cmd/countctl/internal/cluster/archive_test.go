@@ -3,11 +3,15 @@ package cluster
 import (
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
@@ -56,11 +60,36 @@ func TestArchiveIsRestored(t *testing.T) {
 		"backup takes either":             {"backup", "dir", "--to", place},
 		"--keep is for an archive":        {"backup", filepath.Join(t.TempDir(), "dir"), "--keep", "hours=1"},
 		"from 0 to 10000":                 {"backup", "--to", place, "--keep", "hours=-1"},
-		"not at gopher://":                {"backup", "--to", "gopher://x"},
+		"an archive at gopher://":         {"backup", "--to", "gopher://x"},
 		"there is no archive":             {"backup", "list", t.TempDir()},
 		"is of cluster":                   {"backup", "--to", place},
 	} {
 		if got := to.Run(args...); got.Code == cli.ExitOK || !strings.Contains(got.Err, what) {
+			t.Errorf("%q: exit %d, %s", args, got.Code, got.Err)
+		}
+	}
+}
+
+// An archive in a bucket is used as one in a directory.
+func TestArchiveInABucket(t *testing.T) {
+	store := s3mem.New()
+	must.Do(t, store.CreateBucket("backups"))
+	s3 := httptest.NewServer(gofakes3.New(store).Server())
+	t.Cleanup(s3.Close)
+	t.Setenv("AWS_ACCESS_KEY_ID", "key")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	place := "s3://backups/countd?insecure=true&region=us-east-1&endpoint=" + strings.TrimPrefix(s3.URL, "http://")
+	from, to := nodetest.New(t), nodetest.New(t)
+	from.Put(7, 700, 1, 2, 3)
+	against(t, from.URL).OK("backup", "--to", place, "--keep", "hours=1")
+	against(t, from.URL).OK("backup", "verify", place)
+	against(t, to.URL).OK("restore", place, "--at", "latest")
+	if got := to.Row(7)[0]; got != 700 {
+		t.Errorf("row 7 is %d, want 700", got)
+	}
+	nothing := strings.Replace(place, "/countd", "/other", 1)
+	for _, args := range [][]string{{"restore", nothing}, {"restore", nothing, "--at", "latest"}, {"backup", "list", nothing}} {
+		if got := against(t, to.URL).Run(args...); got.Code == cli.ExitOK || !strings.Contains(got.Err, "there is no archive") {
 			t.Errorf("%q: exit %d, %s", args, got.Code, got.Err)
 		}
 	}

@@ -46,8 +46,16 @@ shard; users and their tokens are not.
 A backup to DIR that is interrupted or fails removes what it wrote. An archive has many backups
 of one cluster: --to stores only what no earlier backup has, and creates the archive in an empty or
 missing directory. With --keep it then deletes older backups: it keeps the newest of each of so many
-hours, days and weeks that have one, and always the newest two.`,
-		Example: "  countctl backup before-the-upgrade\n  countctl backup --to /backups --keep hours=24,days=7,weeks=4",
+hours, days and weeks that have one, and always the newest two.
+
+An archive may be in a bucket of S3 or of a store with its interface, which must exist:
+s3://BUCKET/PREFIX?endpoint=HOST:PORT&insecure=true&region=REGION. Without endpoint it is that of AWS;
+insecure=true is HTTP; without region, the store is asked. The first of these that has credentials counts:
+AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN), MINIO_ROOT_USER and
+MINIO_ROOT_PASSWORD, MINIO_ACCESS_KEY and MINIO_SECRET_KEY, ~/.aws/config and ~/.aws/credentials
+(AWS_PROFILE), ~/.mc/config.json (MINIO_ALIAS), the role of the machine or container.
+A bucket with versions keeps what is deleted: let them expire.`,
+		Example: "  countctl backup before-the-upgrade\n  countctl backup --to /backups --keep hours=24,days=7,weeks=4\n  countctl backup --to 's3://backups/songs?region=eu-west-1'",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case (len(args) == 1) == (to != ""):
@@ -60,7 +68,7 @@ hours, days and weeks that have one, and always the newest two.`,
 			return runBackup(cmd.Context(), c, args[0])
 		},
 	}
-	cmd.Flags().StringVar(&to, "to", "", "the archive: a directory")
+	cmd.Flags().StringVar(&to, "to", "", "the archive: a directory, or s3://BUCKET/PREFIX")
 	cmd.Flags().StringVar(&keep, "keep", "", "delete older backups of the archive, such as hours=24,days=7,weeks=4")
 	cmd.AddCommand(backupListCommand(c), backupVerifyCommand(c))
 	return cmd

@@ -114,6 +114,8 @@ func openBackup(ctx context.Context, place, at string) (*backup.Backup, error) {
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("cannot read %s: %w", place, err)
+	case !is && !isDirectory(target):
+		return nil, fmt.Errorf("%s: %w", place, backup.ErrNoArchive)
 	case !is && at != "":
 		return nil, cli.Usagef("--at names a backup of an archive, and %s has no archive", place)
 	case !is:
@@ -130,6 +132,12 @@ func openBackup(ctx context.Context, place, at string) (*backup.Backup, error) {
 		return nil, err
 	}
 	return a.Open(ctx, name)
+}
+
+// isDirectory reports whether a target can hold a single backup instead of an archive.
+func isDirectory(target backup.Target) bool {
+	_, is := target.(backup.Directory)
+	return is
 }
 
 // sortedUnique returns the names without repetitions.
