@@ -35,7 +35,7 @@ func (a *Cluster) openArchive(ctx context.Context, s BackupSettings) (archiver, 
 	if err != nil {
 		return nil, err
 	}
-	archive, err := backup.CreateArchive(ctx, target, id)
+	archive, err := backup.CreateArchive(ctx, target, id, s.Recipients)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,11 @@ func (n *nodeArchive) add(ctx context.Context) (addedBackup, error) {
 		return addedBackup{}, err
 	}
 	whole, err := n.Open(ctx, saved.Name)
-	if err == nil {
+	switch {
+	case err != nil:
+	case whole.SealedFor != "": // this node cannot read it
+		err = n.CheckThere(ctx, whole.Manifest)
+	default:
 		err = checkBackup(ctx, whole)
 	}
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"filippo.io/age"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/backup"
@@ -59,7 +60,7 @@ func TestNodeArchive(t *testing.T) {
 	}
 	target, err := backup.OpenTarget(t.Context(), s.To)
 	must.Do(t, err)
-	archive, err := backup.OpenArchive(t.Context(), target)
+	archive, err := backup.OpenArchive(t.Context(), target, nil)
 	must.Do(t, err)
 	whole, err := archive.Open(t.Context(), last.name)
 	must.Do(t, err)
@@ -93,6 +94,30 @@ func TestNodeArchive(t *testing.T) {
 	must.Do(t, os.WriteFile(filepath.Join(s.To, "archive.json"), []byte(`{"format":"countd archive 1","cluster_id":"`+strings.Repeat("6", 32)+"\"}\n"), 0o600))
 	if _, err := a.openArchive(t.Context(), s); !errors.Is(err, backup.ErrOtherCluster) {
 		t.Errorf("another cluster's archive: %v", err)
+	}
+}
+
+// A node makes sealed backups, which it cannot read.
+func TestSealedBackupsOfANode(t *testing.T) {
+	t.Parallel()
+	key, err := age.GenerateX25519Identity()
+	must.Do(t, err)
+	file := filepath.Join(t.TempDir(), "recipients")
+	must.Do(t, os.WriteFile(file, []byte(key.Recipient().String()), 0o600))
+	recipients, err := backup.ReadRecipients(file)
+	must.Do(t, err)
+	a, n := openCluster(t, 2)
+	write(t, n, 1, 11)
+	a.cfg.SavedSources = func(context.Context) (any, error) { return []struct{}{}, nil }
+	s := BackupSettings{To: t.TempDir(), Recipients: recipients}
+	in, err := a.openArchive(t.Context(), s)
+	must.Do(t, err)
+	if made, err := in.add(t.Context()); err != nil || made.stored == 0 {
+		t.Errorf("%+v, %v", made, err)
+	}
+	s.Recipients = nil
+	if _, err := a.openArchive(t.Context(), s); err == nil || !strings.Contains(err.Error(), "--backup-recipients") {
+		t.Errorf("a node without recipients: %v", err)
 	}
 }
 

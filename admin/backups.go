@@ -36,6 +36,8 @@ type BackupSettings struct {
 	To       string                                 // the target, as in commands; "" for no backups
 	Schedule interface{ Next(time.Time) time.Time } // Next returns the first time of the schedule after its argument, which is in UTC; nil for no backups
 	Keep     backup.Keep                            // which backups Prune keeps; zero to keep all
+	// Recipients are those that the backups are sealed for; nil for backups that are not sealed.
+	Recipients *backup.Recipients
 }
 
 // archiver is the archive of the cluster's backups. Its methods return soon after their context ends.

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path"
 	"regexp"
@@ -48,6 +49,7 @@ var backupName = regexp.MustCompile(`^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$`)
 type Archive struct {
 	target    Target
 	clusterID string
+	sealed    bool // all backups are
 	sealing   *sealing
 	cutting   cutting
 	now       func() time.Time
@@ -58,6 +60,7 @@ type Archive struct {
 type archiveBody struct {
 	Format    string `json:"format"`
 	ClusterID string `json:"cluster_id"`
+	Sealed    bool   `json:"sealed,omitempty"`
 }
 
 func (b archiveBody) text() ([]byte, error) {
@@ -74,42 +77,63 @@ func HasArchive(ctx context.Context, target Target) (bool, error) {
 	return err == nil, err
 }
 
-// OpenArchive opens the archive in a target.
-func OpenArchive(ctx context.Context, target Target) (*Archive, error) {
-	id, err := readArchive(ctx, target)
+// OpenArchive opens the archive in a target, to read and sweep it. If it is sealed, identities open its chunks; they may
+// be nil.
+func OpenArchive(ctx context.Context, target Target, identities *Identities) (*Archive, error) {
+	body, err := readArchive(ctx, target)
 	if err != nil {
 		return nil, err
 	}
-	return newArchive(target, id)
+	a, err := newArchive(target, body, nil)
+	if err == nil {
+		a.sealing.identities = identities
+	}
+	return a, err
 }
 
-// CreateArchive opens the archive of a cluster, which it creates in an empty target.
-func CreateArchive(ctx context.Context, target Target, clusterID string) (*Archive, error) {
-	id, err := readArchive(ctx, target)
+// CreateArchive opens the archive of a cluster, which it creates in an empty target. New chunks are sealed for the
+// recipients. It refuses recipients for an archive that is not sealed, and none for one that is.
+func CreateArchive(ctx context.Context, target Target, clusterID string, recipients *Recipients) (*Archive, error) {
+	want := archiveBody{archiveFormat, clusterID, recipients != nil}
+	body, err := readArchive(ctx, target)
 	if errors.Is(err, ErrNoArchive) {
-		if err := create(ctx, target, clusterID); err != nil {
+		if err := create(ctx, target, want); err != nil {
 			return nil, err
 		}
-		id, err = readArchive(ctx, target)
+		body, err = readArchive(ctx, target)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := sameCluster(archiveFile, id, clusterID); err != nil {
+	if err := body.mustBe(want); err != nil {
 		return nil, err
 	}
-	return newArchive(target, id)
+	return newArchive(target, body, recipients)
 }
 
-func newArchive(target Target, id string) (*Archive, error) {
-	s, err := newSealing()
+// mustBe returns an error unless the archive is that of the cluster of want, and as sealed as want.
+func (b archiveBody) mustBe(want archiveBody) error {
+	if err := sameCluster(archiveFile, b.ClusterID, want.ClusterID); err != nil {
+		return err
+	}
+	switch {
+	case b.Sealed && !want.Sealed:
+		return errors.New("the archive is sealed, so its backups need recipients: give --backup-recipients")
+	case !b.Sealed && want.Sealed:
+		return errors.New("the archive is not sealed, and stays so: give no --backup-recipients, or a new archive")
+	}
+	return nil
+}
+
+func newArchive(target Target, body archiveBody, recipients *Recipients) (*Archive, error) {
+	s, err := newSealing(recipients)
 	if err != nil {
 		return nil, err
 	}
-	return &Archive{target: target, clusterID: id, sealing: s, cutting: usualCutting, now: time.Now, waitMax: claimWaitMax}, nil
+	return &Archive{target: target, clusterID: body.ClusterID, sealed: body.Sealed, sealing: s, cutting: usualCutting, now: time.Now, waitMax: claimWaitMax}, nil
 }
 
-func create(ctx context.Context, target Target, clusterID string) error {
+func create(ctx context.Context, target Target, body archiveBody) error {
 	names, err := target.List(ctx, "")
 	if err != nil {
 		return fmt.Errorf("cannot list the target: %w", err)
@@ -118,7 +142,7 @@ func create(ctx context.Context, target Target, clusterID string) error {
 	if i := slices.IndexFunc(names, func(name string) bool { return !isTemporary(name) }); i >= 0 {
 		return fmt.Errorf("cannot create an archive where something else is: it has %s; give a new or empty directory", names[i])
 	}
-	text, err := archiveBody{archiveFormat, clusterID}.text()
+	text, err := body.text()
 	if err == nil {
 		err = target.Put(ctx, archiveFile, text)
 	}
@@ -128,26 +152,25 @@ func create(ctx context.Context, target Target, clusterID string) error {
 	return nil
 }
 
-// readArchive returns the id of the cluster of the archive in a target.
-func readArchive(ctx context.Context, target Target) (string, error) {
+// readArchive returns what archiveFile says.
+func readArchive(ctx context.Context, target Target) (b archiveBody, err error) {
 	text, err := target.Get(ctx, archiveFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("%w: it has no %s", ErrNoArchive, archiveFile)
+		return b, fmt.Errorf("%w: it has no %s", ErrNoArchive, archiveFile)
 	}
 	if err != nil {
-		return "", fmt.Errorf("cannot open the archive: %w", err)
+		return b, fmt.Errorf("cannot open the archive: %w", err)
 	}
-	var b archiveBody
 	if err := json.Unmarshal(text, &b); err != nil {
-		return "", fmt.Errorf("%s is damaged: %w", archiveFile, err)
+		return b, fmt.Errorf("%s is damaged: %w", archiveFile, err)
 	}
 	if b.Format != archiveFormat {
-		return "", fmt.Errorf("%s has format %q, this program reads %q", archiveFile, b.Format, archiveFormat)
+		return b, fmt.Errorf("%s has format %q, this program reads %q", archiveFile, b.Format, archiveFormat)
 	}
 	if want, err := b.text(); err != nil || !bytes.Equal(text, want) {
-		return "", fmt.Errorf("%s is damaged: it is not %s", archiveFile, bytes.TrimSpace(want))
+		return b, fmt.Errorf("%s is damaged: it is not %s", archiveFile, bytes.TrimSpace(want))
 	}
-	return b.ClusterID, nil
+	return b, nil
 }
 
 func sameCluster(what, is, want string) error {
@@ -169,7 +192,8 @@ func (a *Archive) ClusterID() string { return a.clusterID }
 
 func manifestPath(name string) string { return backupsDir + name + ".json" }
 
-func chunkPath(sha256 string) string { return chunksDir + sha256[:2] + "/" + sha256 }
+// chunkPath returns the path of a chunk by its stored name.
+func chunkPath(name string) string { return chunksDir + name[:2] + "/" + name }
 
 // names returns the names of all backups, the oldest first.
 func (a *Archive) names(ctx context.Context) ([]string, error) {
@@ -259,7 +283,9 @@ func (a *Archive) Open(ctx context.Context, name string) (*Backup, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Backup{Manifest: m, From: name, open: a.openFile}, nil
+	return &Backup{Manifest: m, From: name, open: func(ctx context.Context, f *File) (io.ReadCloser, error) {
+		return a.openFile(ctx, m.SealedFor, f), nil
+	}}, nil
 }
 
 // The text of a manifest in an archive is manifestHead, the SHA-256 of the JSON, manifestMiddle, the JSON,
@@ -299,6 +325,9 @@ func openManifest(text []byte) (*Manifest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrIncomplete, err)
 	}
+	if m.SealedFor != "" && !chunkName.MatchString(m.SealedFor) {
+		return nil, fmt.Errorf("%w: it is sealed for %q, which is no SHA-256", ErrIncomplete, m.SealedFor)
+	}
 	for _, k := range m.Keyspaces {
 		for _, f := range k.Files {
 			if err := f.checkChunks(); err != nil {
@@ -334,6 +363,9 @@ func (a *Archive) manifest(ctx context.Context, name string) (*Manifest, error) 
 	m, err := openManifest(text)
 	if err == nil {
 		err = sameCluster("its manifest", m.ClusterID, a.clusterID)
+	}
+	if err == nil && a.sealed != (m.SealedFor != "") {
+		err = fmt.Errorf("%w: sealed is %t in %s, and not in its manifest", ErrIncomplete, a.sealed, archiveFile)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("backup %s: %w", name, err)

@@ -16,7 +16,7 @@ import (
 func stored(t *testing.T) (*world, *Archive, *Saved) {
 	t.Helper()
 	w := newWorld(2)
-	_, err := CreateArchive(t.Context(), w.target, w.cluster.id)
+	_, err := CreateArchive(t.Context(), w.target, w.cluster.id, nil)
 	must.Do(t, err)
 	a, err := w.archive(w.target)
 	must.Do(t, err)
@@ -31,7 +31,7 @@ func TestDamageIsFound(t *testing.T) {
 	w.target = newMemTarget()
 	small := newMemCluster(2)
 	small.states[1], small.states[2] = noise(1, 400), noise(2, 90)
-	_, err := CreateArchive(t.Context(), w.target, small.id)
+	_, err := CreateArchive(t.Context(), w.target, small.id, nil)
 	must.Do(t, err)
 	a.target = w.target
 	saved, err := a.Backup(t.Context(), small, Report{})
@@ -112,7 +112,7 @@ func TestBackupsShareChunks(t *testing.T) {
 func TestArchivesHaveOneCluster(t *testing.T) {
 	w, a, saved := stored(t)
 	other := strings.Repeat("d2", 16)
-	if _, err := CreateArchive(t.Context(), w.target, other); !errors.Is(err, ErrOtherCluster) || !strings.Contains(err.Error(), other) || !strings.Contains(err.Error(), w.cluster.id) {
+	if _, err := CreateArchive(t.Context(), w.target, other, nil); !errors.Is(err, ErrOtherCluster) || !strings.Contains(err.Error(), other) || !strings.Contains(err.Error(), w.cluster.id) {
 		t.Errorf("an archive of another cluster: %v", err)
 	}
 	w.cluster.id = other
@@ -122,7 +122,7 @@ func TestArchivesHaveOneCluster(t *testing.T) {
 		t.Errorf("a backup of another cluster: %v", err)
 	}
 	// Two clusters that create an archive at once may both store a backup. No sweep then deletes chunks.
-	text, err := archiveBody{archiveFormat, other}.text()
+	text, err := archiveBody{archiveFormat, other, false}.text()
 	must.Do(t, err)
 	must.Do(t, w.target.Put(t.Context(), archiveFile, text))
 	b, err := w.archive(w.target)
@@ -138,16 +138,16 @@ func TestArchivesHaveOneCluster(t *testing.T) {
 // No archive is created beside something else, and none is opened where there is none.
 func TestArchivesAreCreatedInEmptyTargets(t *testing.T) {
 	m := newMemTarget()
-	if _, err := OpenArchive(t.Context(), m); !errors.Is(err, ErrNoArchive) {
+	if _, err := OpenArchive(t.Context(), m, nil); !errors.Is(err, ErrNoArchive) {
 		t.Errorf("opened nothing: %v", err)
 	}
 	must.Do(t, m.Put(t.Context(), "thesis.txt", []byte("x")))
-	if _, err := CreateArchive(t.Context(), m, "c"); err == nil || !strings.Contains(err.Error(), "it has thesis.txt") {
+	if _, err := CreateArchive(t.Context(), m, "c", nil); err == nil || !strings.Contains(err.Error(), "it has thesis.txt") {
 		t.Errorf("created beside something: %v", err)
 	}
 	for _, text := range []string{"", "{}", `{"format":"countd archive 2","cluster_id":"c"}`, `{"format":"countd archive 1","cluster_id":"c"}`, "{\"format\":\"countd archive 1\",\"cluster_id\":\"c\"}\n\n"} {
 		must.Do(t, m.Put(t.Context(), archiveFile, []byte(text)))
-		if _, err := OpenArchive(t.Context(), m); err == nil {
+		if _, err := OpenArchive(t.Context(), m, nil); err == nil {
 			t.Errorf("opened %q", text)
 		}
 	}
@@ -248,7 +248,7 @@ func FuzzOpenManifest(f *testing.F) {
 	w := newWorld(1)
 	c := newMemCluster(1)
 	c.states[1] = []byte("state")
-	_, err := CreateArchive(f.Context(), w.target, c.id)
+	_, err := CreateArchive(f.Context(), w.target, c.id, nil)
 	must.Do(f, err)
 	a, err := w.archive(w.target)
 	must.Do(f, err)

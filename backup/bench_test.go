@@ -23,7 +23,7 @@ func BenchmarkBackup(b *testing.B) {
 				if !again {
 					target = Directory(b.TempDir())
 				}
-				a, err := CreateArchive(b.Context(), target, c.id)
+				a, err := CreateArchive(b.Context(), target, c.id, nil)
 				must.Do(b, err)
 				if again {
 					_, err := a.Backup(b.Context(), c, Report{})

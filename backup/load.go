@@ -11,22 +11,23 @@ import (
 )
 
 // openFile returns a reader of a file in the archive.
-func (a *Archive) openFile(ctx context.Context, f *File) (io.ReadCloser, error) {
+func (a *Archive) openFile(ctx context.Context, sealedFor string, f *File) io.ReadCloser {
 	ctx, cancel := context.WithCancel(ctx)
-	return &chunkReader{a: a, ctx: ctx, cancel: cancel, left: f.Chunks}, nil
+	return &chunkReader{a: a, ctx: ctx, cancel: cancel, sealedFor: sealedFor, left: f.Chunks}
 }
 
 // chunkReader reads the chunks of a file in order, some ahead. The first Read starts that, so that readers that wait for
 // their turn hold no chunks. It checks each chunk before it returns a byte of it. Each chunk has a goroutine, which ends
 // once it has read the chunk or Close was called.
 type chunkReader struct {
-	a      *Archive
-	ctx    context.Context
-	cancel context.CancelFunc
-	left   []Chunk       // not begun
-	begun  []chan result // in order, at most workers
-	now    []byte        // the rest of the chunk that Read returns
-	failed error
+	a         *Archive
+	ctx       context.Context
+	cancel    context.CancelFunc
+	sealedFor string        // of the manifest
+	left      []Chunk       // not begun
+	begun     []chan result // in order, at most workers
+	now       []byte        // the rest of the chunk that Read returns
+	failed    error
 }
 
 type result struct {
@@ -63,7 +64,7 @@ func (r *chunkReader) begin(c Chunk) {
 	done := make(chan result, 1)
 	r.begun = append(r.begun, done)
 	go func() {
-		plain, err := r.a.chunk(r.ctx, c)
+		plain, err := r.a.chunk(r.ctx, r.sealedFor, c)
 		done <- result{plain, err}
 	}()
 }
@@ -74,9 +75,9 @@ func (r *chunkReader) Close() error {
 	return nil
 }
 
-// chunk returns the plain bytes of a chunk, checked.
-func (a *Archive) chunk(ctx context.Context, c Chunk) ([]byte, error) {
-	at := chunkPath(c.SHA256)
+// chunk returns the plain bytes of a chunk, checked. sealedFor is that of its manifest.
+func (a *Archive) chunk(ctx context.Context, sealedFor string, c Chunk) ([]byte, error) {
+	at := chunkPath(storedName(sealedFor, c.SHA256))
 	sealed, err := a.target.Get(ctx, at)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %s is missing", ErrIncomplete, at)
@@ -84,7 +85,10 @@ func (a *Archive) chunk(ctx context.Context, c Chunk) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read a chunk: %w", err)
 	}
-	plain, err := a.sealing.open(sealed)
+	plain, err := a.sealing.open(sealed, sealedFor != "")
+	if errors.Is(err, ErrSealed) || errors.Is(err, ErrNoIdentity) {
+		return nil, fmt.Errorf("%s: %w", at, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s is damaged: %w", ErrIncomplete, at, err)
 	}

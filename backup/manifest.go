@@ -30,6 +30,9 @@ type Manifest struct {
 	Begun     time.Time  `json:"begun"`   // start of the backup; it has every write that was acknowledged earlier
 	Ended     time.Time  `json:"ended"`
 	Keyspaces []Keyspace `json:"keyspaces"`
+	// SealedFor is set if the chunks are encrypted: the SHA-256 of the recipients' public keys, 64 hex digits. It is part
+	// of the names of the chunks.
+	SealedFor string `json:"sealed_for,omitempty"`
 	// Sources has each source whose number did not change during the backup. A source gets a new number when it
 	// is created, and when the meaning of its messages changes. The snapshots of the shards contain the positions
 	// of the sources.
@@ -54,7 +57,7 @@ type File struct {
 
 // Chunk is a part of a snapshot.
 type Chunk struct {
-	SHA256 string `json:"sha256"` // of its plain bytes, 64 hex digits; its name
+	SHA256 string `json:"sha256"` // of its plain bytes, 64 hex digits; its name unless it is encrypted
 	Bytes  int64  `json:"bytes"`
 }
 

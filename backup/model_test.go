@@ -52,7 +52,7 @@ func (w *world) change(rng *rand.Rand) {
 
 // archive opens the archive as a process sees it, with small chunks.
 func (w *world) archive(p Target) (*Archive, error) {
-	a, err := OpenArchive(w.ctx(), w.target)
+	a, err := OpenArchive(w.ctx(), w.target, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -220,7 +220,7 @@ func TestBackupsAreRestored(t *testing.T) {
 }
 
 func carryOut(w *world, plan []planned, c *counts) error {
-	if _, err := CreateArchive(w.ctx(), w.target, w.cluster.id); err != nil {
+	if _, err := CreateArchive(w.ctx(), w.target, w.cluster.id, nil); err != nil {
 		return err
 	}
 	for _, step := range plan {

@@ -54,6 +54,7 @@ func (a *Archive) Backup(ctx context.Context, cluster Cluster, report Report) (*
 	if err := sameCluster(archiveFile, a.clusterID, m.ClusterID); err != nil {
 		return nil, err
 	}
+	m.SealedFor = a.sealing.recipients.sealedFor()
 	out := &Saved{Name: a.newName(began), Manifest: m}
 	text, err := appendManifest(nil, m)
 	if err != nil {
@@ -119,10 +120,10 @@ func (m *Manifest) eachChunk(yield func(Chunk) bool) {
 	}
 }
 
-// chunks iterates over the names of the chunks of all files.
+// chunks iterates over the names of the chunks of all files, as they are stored.
 func (m *Manifest) chunks(yield func(name string) bool) {
 	for c := range m.eachChunk {
-		if !yield(c.SHA256) {
+		if !yield(storedName(m.SealedFor, c.SHA256)) {
 			return
 		}
 	}
@@ -165,9 +166,9 @@ func (s *saving) store(ctx context.Context, f *File, in io.Reader) error {
 			return errors.Join(group.Wait(), err)
 		}
 		sum := sha256.Sum256(plain)
-		name := hex.EncodeToString(sum[:])
-		f.Chunks = append(f.Chunks, Chunk{name, int64(len(plain))})
-		if s.claims(name) {
+		chunk := Chunk{hex.EncodeToString(sum[:]), int64(len(plain))}
+		f.Chunks = append(f.Chunks, chunk)
+		if name := storedName(s.a.sealing.recipients.sealedFor(), chunk.SHA256); s.claims(name) {
 			group.Go(func() error { return s.put(running, name, plain) })
 		}
 	}
@@ -208,11 +209,11 @@ func (s *saving) put(ctx context.Context, name string, plain []byte) error {
 // confirm returns an error unless the manifest may be stored: the archive is still that of the cluster, no sweep may
 // have run meanwhile, and all chunks are there.
 func (s *saving) confirm(ctx context.Context, c *claim, m *Manifest) error {
-	id, err := readArchive(ctx, s.a.target)
+	body, err := readArchive(ctx, s.a.target)
 	if err != nil {
 		return err
 	}
-	if err := sameCluster(archiveFile, id, m.ClusterID); err != nil {
+	if err := body.mustBe(archiveBody{archiveFormat, m.ClusterID, m.SealedFor != ""}); err != nil {
 		return err
 	}
 	if err := s.a.CheckThere(ctx, m); err != nil {

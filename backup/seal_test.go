@@ -11,13 +11,13 @@ import (
 )
 
 func TestSealedChunksAreOpened(t *testing.T) {
-	s, err := newSealing()
+	s, err := newSealing(nil)
 	must.Do(t, err)
 	for _, n := range []int{1, 100, chunkBytesMin, chunkBytesMax} {
 		for what, plain := range map[string][]byte{"noise": noise(1, n), "zeros": make([]byte, n)} {
 			sealed, err := s.seal(plain)
 			must.Do(t, err)
-			if got, err := s.open(sealed); err != nil || !bytes.Equal(got, plain) {
+			if got, err := s.open(sealed, false); err != nil || !bytes.Equal(got, plain) {
 				t.Errorf("%d bytes of %s: %d bytes, %v", n, what, len(got), err)
 			}
 		}
@@ -26,7 +26,7 @@ func TestSealedChunksAreOpened(t *testing.T) {
 
 // The bytes of rows have no long repetitions, but become smaller.
 func TestRowsAreCompressed(t *testing.T) {
-	s, err := newSealing()
+	s, err := newSealing(nil)
 	must.Do(t, err)
 	var rows []byte
 	for id := range 50_000 {
@@ -40,11 +40,11 @@ func TestRowsAreCompressed(t *testing.T) {
 
 // What is no chunk of an archive does not take the memory.
 func TestHugeChunksAreNotOpened(t *testing.T) {
-	s, err := newSealing()
+	s, err := newSealing(nil)
 	must.Do(t, err)
 	w, err := zstd.NewWriter(nil)
 	must.Do(t, err)
-	if plain, err := s.open(w.EncodeAll(make([]byte, 64<<20), nil)); err == nil {
+	if plain, err := s.open(w.EncodeAll(make([]byte, 64<<20), nil), false); err == nil {
 		t.Errorf("opened %d bytes", len(plain))
 	}
 }

@@ -29,18 +29,19 @@ func (a *Archive) Verifier() *Verifier {
 func (v *Verifier) Verify(ctx context.Context, m *Manifest) (read int, err error) {
 	todo := map[string]Chunk{}
 	for c := range m.eachChunk {
-		if _, done := v.mu.read[c.SHA256]; !done {
-			todo[c.SHA256] = c
+		name := storedName(m.SealedFor, c.SHA256)
+		if _, done := v.mu.read[name]; !done {
+			todo[name] = c
 		}
 	}
 	var group errgroup.Group
 	group.SetLimit(workers)
-	for _, c := range todo {
+	for name, c := range todo {
 		group.Go(func() error {
-			_, err := v.a.chunk(ctx, c)
+			_, err := v.a.chunk(ctx, m.SealedFor, c)
 			v.mu.Lock()
 			defer v.mu.Unlock()
-			v.mu.read[c.SHA256] = err
+			v.mu.read[name] = err
 			return nil
 		})
 	}
@@ -48,8 +49,8 @@ func (v *Verifier) Verify(ctx context.Context, m *Manifest) (read int, err error
 	if err := ctx.Err(); err != nil {
 		return len(todo), err
 	}
-	for c := range m.eachChunk {
-		if err := v.mu.read[c.SHA256]; err != nil {
+	for name := range m.chunks {
+		if err := v.mu.read[name]; err != nil {
 			return len(todo), err
 		}
 	}

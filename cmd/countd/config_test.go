@@ -86,6 +86,8 @@ func TestAutoGrowSetting(t *testing.T) {
 }
 
 func TestEverySettingFromEverySource(t *testing.T) {
+	recipients := filepath.Join(t.TempDir(), "recipients")
+	must.Do(t, os.WriteFile(recipients, []byte("age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p\n"), 0o600))
 	values := map[string]string{
 		"data-dir": "/tmp/x", "http-addr": "127.0.0.1:1", "cluster-addr": "127.0.0.1:2", "gossip-addr": "127.0.0.1:3", "redis-addr": "127.0.0.1:4",
 		"node-id": "n1", "shards": "posts=8,users=2", "auto-grow": "off,clips=on", "log-level": "debug", "log-format": "json",
@@ -95,7 +97,7 @@ func TestEverySettingFromEverySource(t *testing.T) {
 		"tls-cert": "/tmp/a", "tls-key": "/tmp/b", "tls-client-ca": "/tmp/c", "insecure": "true",
 		"cluster-tls-cert": "/tmp/d", "cluster-tls-key": "/tmp/e", "cluster-tls-ca": "/tmp/f", "cluster-tls-name": "countd", "cluster-tls-permissive": "true", "gossip-transition": "send",
 		"keys-max": "1000", "producers-max": "2000", "cursor-idle": "96h0m0s", "feed-idle": "24h0m0s", "outbox-keep": "240h0m0s", "outbox-max": "500",
-		"cold-after": "48h0m0s", "seal-after": "5m0s", "scrub-every": "24h0m0s", "cold-cache": "64MiB", "backup-to": "/backups", "backup-schedule": "30 3 * * 1", "backup-keep": "hours=1,days=0,weeks=52", "shutdown-delay": "15s", "members-memory": "16MiB", "id-layout": "posts=twitter,users=none",
+		"cold-after": "48h0m0s", "seal-after": "5m0s", "scrub-every": "24h0m0s", "cold-cache": "64MiB", "backup-to": "/backups", "backup-schedule": "30 3 * * 1", "backup-keep": "hours=1,days=0,weeks=52", "backup-recipients": recipients, "shutdown-delay": "15s", "members-memory": "16MiB", "id-layout": "posts=twitter,users=none",
 	}
 	var names, args []string
 	env, file := map[string]string{}, ""
@@ -242,6 +244,11 @@ func TestRefusedSettings(t *testing.T) {
 		{"fewer backups than none", []string{"--backup-to=/b", "--backup-keep=hours=-1"}, nil, "", "is not like hours=24,days=7,weeks=4, with numbers from 0 to 10000, nor 0 to keep all"},
 		{"too many backups", []string{"--backup-to=/b", "--backup-keep=days=10001"}, nil, "", "with numbers from 0 to 10000"},
 		{"backups of two numbers", []string{"--backup-to=/b", "--backup-keep=days=1,days=2"}, nil, "", "is not like hours=24"},
+		{"recipients without a target", []string{"--backup-recipients=/nowhere"}, nil, "", "backup-recipients (flag --backup-recipients): needs --backup-to"},
+		{"recipients in no file", []string{"--backup-to=/b", "--backup-recipients=/nowhere"}, nil, "", "backup-recipients (flag --backup-recipients): cannot read the recipients: open /nowhere"},
+		{"recipients that are none", []string{"--backup-to=/b", "--backup-recipients=config_test.go"}, nil, "", "config_test.go is no file of age recipients"},
+		{"backups in a bucket with a password", []string{"--backup-to=s3://k:s@backups"}, nil, "", "must have no user or password"},
+		{"backups in a bucket with an unknown parameter", []string{"--backup-to=s3://backups?host=x"}, nil, "", "is \"host\", want endpoint, insecure and region"},
 		{"backups of months", []string{"--backup-to=/b", "--backup-keep=months=1"}, nil, "", "is not like hours=24"},
 		{"no such file", nil, map[string]string{"COUNTD_CONFIG": "/nonexistent/countd.yaml"}, "", "cannot read configuration"},
 		{"endless file", nil, map[string]string{"COUNTD_CONFIG": "/dev/zero"}, "", "over 65536 bytes"},

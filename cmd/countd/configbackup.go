@@ -25,6 +25,9 @@ type backupConfig struct {
 	To       string
 	Schedule backupSchedule
 	Keep     backup.Keep
+	// RecipientsFile has the recipients that validate reads.
+	RecipientsFile string
+	recipients     *backup.Recipients
 }
 
 var backupDefault = backupConfig{Schedule: hourly(), Keep: backup.Keep{Hours: 24, Days: 7, Weeks: 4}}
@@ -40,6 +43,7 @@ func (b *backupConfig) add(c *config) {
 	c.flags.StringVar(&b.To, "backup-to", "", "where the cluster is backed up to: a directory that all nodes share, as an absolute path outside --data-dir, or s3://BUCKET/PREFIX?endpoint=HOST:PORT&insecure=true&region=REGION with credentials as in countctl backup --help; the same on all nodes (default: no backups)")
 	c.flags.Var(&b.Schedule, "backup-schedule", "with --backup-to: when a backup begins, as minute hour day month weekday in UTC, @hourly, @daily, @weekly, @monthly or @every DURATION of 1s to 8784h; 0 for never")
 	c.flags.Var(keepFlag{&b.Keep}, "backup-keep", "backups to keep: the newest of each of the last hours, days and weeks that have one, each 0 to 10000, and the newest two; 0 to keep all")
+	c.flags.StringVar(&b.RecipientsFile, "backup-recipients", "", "with --backup-to: a file of age recipients (public keys age1…, one in each line) that the archive is sealed for; the same on all nodes (default: not sealed)")
 }
 
 // validate refuses settings of backups without a target, and a target that cannot be meant.
@@ -50,11 +54,19 @@ func (b *backupConfig) validate(c *config) error {
 			return c.bad("backup-schedule", "needs --backup-to")
 		case b.Keep != backupDefault.Keep:
 			return c.bad("backup-keep", "needs --backup-to")
+		case b.RecipientsFile != "":
+			return c.bad("backup-recipients", "needs --backup-to")
 		}
 		return nil
 	}
 	if _, err := backup.OpenTarget(context.Background(), b.To); err != nil {
 		return c.bad("backup-to", err.Error())
+	}
+	if b.RecipientsFile != "" {
+		var err error
+		if b.recipients, err = backup.ReadRecipients(b.RecipientsFile); err != nil {
+			return c.bad("backup-recipients", err.Error())
+		}
 	}
 	if strings.Contains(b.To, "://") {
 		return nil
@@ -69,7 +81,7 @@ func (b *backupConfig) validate(c *config) error {
 }
 
 func (b *backupConfig) settings() admin.BackupSettings {
-	return admin.BackupSettings{To: b.To, Schedule: b.Schedule.Schedule, Keep: b.Keep}
+	return admin.BackupSettings{To: b.To, Schedule: b.Schedule.Schedule, Keep: b.Keep, Recipients: b.recipients}
 }
 
 // backupSchedule is a flag for a schedule in UTC.

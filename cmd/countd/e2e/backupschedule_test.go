@@ -64,7 +64,7 @@ func (s *scheduled) backups() []backup.Entry {
 	s.Helper()
 	target, err := backup.OpenTarget(s.Context(), s.dir)
 	must.Do(s, err)
-	archive, err := backup.OpenArchive(s.Context(), target)
+	archive, err := backup.OpenArchive(s.Context(), target, nil)
 	if err != nil {
 		return nil
 	}

@@ -24,9 +24,17 @@ type archivedOutput struct {
 	Deleted     []string `json:"deleted"` // backups
 }
 
-// runArchive stores a backup in the archive at a place. If keep is not "", it then deletes old backups.
-func runArchive(ctx context.Context, c *cli.CLI, place, keep string) error {
+// runArchive stores a backup in the archive at a place, sealed for the recipients in a file unless that is "". If keep is
+// not "", it then deletes old backups.
+func runArchive(ctx context.Context, c *cli.CLI, place, keep, recipientsFile string) error {
 	var rule backup.Keep
+	var recipients *backup.Recipients
+	if recipientsFile != "" {
+		var err error
+		if recipients, err = backup.ReadRecipients(recipientsFile); err != nil {
+			return cli.Usagef("--backup-recipients: %v", err)
+		}
+	}
 	if keep != "" {
 		var err error
 		if rule, err = backup.ParseKeep(keep); err != nil {
@@ -46,7 +54,7 @@ func runArchive(ctx context.Context, c *cli.CLI, place, keep string) error {
 	if err != nil {
 		return err
 	}
-	a, err := backup.CreateArchive(ctx, target, nodes.ClusterID)
+	a, err := backup.CreateArchive(ctx, target, nodes.ClusterID, recipients)
 	if err != nil {
 		return fmt.Errorf("cannot back up to %s: %w", place, err)
 	}
@@ -70,13 +78,20 @@ func runArchive(ctx context.Context, c *cli.CLI, place, keep string) error {
 	}), err)
 }
 
-// openArchive opens the archive at a place.
-func openArchive(ctx context.Context, place string) (*backup.Archive, error) {
+// openArchive opens the archive at a place, and its chunks by the identities in a file unless that is "".
+func openArchive(ctx context.Context, place, identityFile string) (*backup.Archive, error) {
+	var identities *backup.Identities
+	if identityFile != "" {
+		var err error
+		if identities, err = backup.ReadIdentities(identityFile); err != nil {
+			return nil, cli.Usagef("--identity: %v", err)
+		}
+	}
 	target, err := backup.OpenTarget(ctx, place)
 	if err != nil {
 		return nil, cli.Usagef("%v", err)
 	}
-	a, err := backup.OpenArchive(ctx, target)
+	a, err := backup.OpenArchive(ctx, target, identities)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", place, err)
 	}
@@ -91,6 +106,7 @@ type listedOutput struct {
 	Rows   uint64    `json:"rows"`
 	Bytes  int64     `json:"bytes"`
 	Error  string    `json:"error,omitempty"`
+	Unread bool      `json:"unread,omitempty"` // verify read no chunk: the backup is sealed, and there was no identity
 }
 
 func listedOf(e backup.Entry) listedOutput {
@@ -109,7 +125,7 @@ func backupListCommand(c *cli.CLI) *cobra.Command {
 		Use:   "list TARGET",
 		Short: "List the backups of an archive, the oldest first",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			a, err := openArchive(cmd.Context(), args[0])
+			a, err := openArchive(cmd.Context(), args[0], "")
 			if err != nil {
 				return err
 			}
@@ -136,24 +152,29 @@ func backupListCommand(c *cli.CLI) *cobra.Command {
 }
 
 func backupVerifyCommand(c *cli.CLI) *cobra.Command {
-	at := ""
+	at, identity := "", ""
 	cmd := &cobra.Command{
 		Use:   "verify TARGET",
 		Short: "Read every byte of an archive's backups; exit 1 if one is damaged",
 		Long: `Read every byte of an archive's backups; exit 1 if one is damaged.
 
 It names damaged and missing files. Delete a damaged one: the next backup stores its content
-again, if the cluster still has it.`,
+again, if the cluster still has it. Without --identity, a sealed backup is not read: then it only
+says whether all files are there.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return verifyArchive(cmd.Context(), c, args[0], at)
+			return verifyArchive(cmd.Context(), c, args[0], at, identity)
 		},
 	}
+	cmd.Flags().StringVar(&identity, "identity", "", identityHelp)
 	cmd.Flags().StringVar(&at, "at", "", "only this backup: its name, the beginning of its name, or "+backup.Latest)
 	return cmd
 }
 
-func verifyArchive(ctx context.Context, c *cli.CLI, place, at string) error {
-	a, err := openArchive(ctx, place)
+// identityHelp is the help of --identity.
+const identityHelp = "a file of age identities (private keys AGE-SECRET-KEY-1…, one in each line) that open a sealed archive"
+
+func verifyArchive(ctx context.Context, c *cli.CLI, place, at, identity string) error {
+	a, err := openArchive(ctx, place, identity)
 	if err != nil {
 		return err
 	}
@@ -171,7 +192,14 @@ func verifyArchive(ctx context.Context, c *cli.CLI, place, at string) error {
 		if at != "" && e.Name != at {
 			continue
 		}
-		if e.Err == nil {
+		unread := e.Err == nil && identity == "" && e.Manifest.SealedFor != ""
+		if unread {
+			e.Err = a.CheckThere(ctx, e.Manifest)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			c.Say("%s: sealed, not read: give --identity", e.Name)
+		} else if e.Err == nil {
 			var read int
 			read, e.Err = v.Verify(ctx, e.Manifest)
 			if ctx.Err() != nil {
@@ -182,12 +210,18 @@ func verifyArchive(ctx context.Context, c *cli.CLI, place, at string) error {
 		if e.Err != nil {
 			damaged = e.Err
 		}
-		all = append(all, listedOf(e))
+		out := listedOf(e)
+		out.Unread = unread
+		all = append(all, out)
 	}
 	return errors.Join(c.Print(map[string]any{"backups": all}, func(t *cli.Table) {
 		t.Row("BACKUP", "STATE")
 		for _, b := range all {
-			if b.Error == "" {
+			switch {
+			case b.Error != "":
+			case b.Unread:
+				b.Error = "there, not read"
+			default:
 				b.Error = "whole"
 			}
 			t.Row(b.Backup, b.Error)

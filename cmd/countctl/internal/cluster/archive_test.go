@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"filippo.io/age"
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 
@@ -92,6 +93,51 @@ func TestArchiveInABucket(t *testing.T) {
 		if got := against(t, to.URL).Run(args...); got.Code == cli.ExitOK || !strings.Contains(got.Err, "there is no archive") {
 			t.Errorf("%q: exit %d, %s", args, got.Code, got.Err)
 		}
+	}
+}
+
+// A sealed archive is restored with an identity, and not without.
+func TestSealedArchive(t *testing.T) {
+	key, err := age.GenerateX25519Identity()
+	must.Do(t, err)
+	other, err := age.GenerateX25519Identity()
+	must.Do(t, err)
+	file := func(text string) string {
+		name := filepath.Join(t.TempDir(), "key")
+		must.Do(t, os.WriteFile(name, []byte(text+"\n"), 0o600))
+		return name
+	}
+	recipients, identity := file(key.Recipient().String()), file(key.String())
+	from, to := nodetest.New(t), nodetest.New(t)
+	from.Put(7, 700, 1, 2, 3)
+	place := filepath.Join(t.TempDir(), "archive")
+	ctl := against(t, from.URL)
+	ctl.OK("backup", "--to", place, "--backup-recipients", recipients)
+	for want, args := range map[string][]string{
+		"there, not read": {"backup", "verify", place},
+		"whole":           {"backup", "verify", place, "--identity", identity},
+	} {
+		if got := ctl.OK(args...); !strings.Contains(got, want) {
+			t.Errorf("%q: %s", args, got)
+		}
+	}
+	for what, args := range map[string][]string{
+		"no identity was given":     {"restore", place, "--at", "latest"},
+		"none of the identities":    {"restore", place, "--at", "latest", "--identity", file(other.String())},
+		"opens it":                  {"backup", "verify", place, "--identity", file(other.String())},
+		"no file of age identities": {"restore", place, "--at", "latest", "--identity", recipients},
+		"no file of age recipients": {"backup", "--to", place, "--backup-recipients", identity},
+		"is sealed":                 {"backup", "--to", place},
+		"is for an archive":         {"backup", filepath.Join(t.TempDir(), "x"), "--backup-recipients", recipients},
+		"--identity opens a sealed": {"restore", t.TempDir(), "--identity", identity},
+	} {
+		if got := against(t, from.URL).Run(args...); got.Code == cli.ExitOK || !strings.Contains(got.Err, what) {
+			t.Errorf("%q: exit %d, %s", args, got.Code, got.Err)
+		}
+	}
+	against(t, to.URL).OK("restore", place, "--at", "latest", "--identity", identity)
+	if got := to.Row(7)[0]; got != 700 {
+		t.Errorf("row 7 is %d, want 700", got)
 	}
 }
 

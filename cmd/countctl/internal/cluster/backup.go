@@ -30,7 +30,7 @@ type backupOutput struct {
 }
 
 func backupCommand(c *cli.CLI) *cobra.Command {
-	to, keep := "", ""
+	to, keep, recipients := "", "", ""
 	cmd := &cobra.Command{
 		Use:   "backup [DIR]",
 		Short: "Back up all rows of all keyspaces, into a new directory or an archive",
@@ -54,22 +54,31 @@ insecure=true is HTTP; without region, the store is asked. The first of these th
 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN), MINIO_ROOT_USER and
 MINIO_ROOT_PASSWORD, MINIO_ACCESS_KEY and MINIO_SECRET_KEY, ~/.aws/config and ~/.aws/credentials
 (AWS_PROFILE), ~/.mc/config.json (MINIO_ALIAS), the role of the machine or container.
-A bucket with versions keeps what is deleted: let them expire.`,
+A bucket with versions keeps what is deleted: let them expire.
+
+With --backup-recipients, rows are encrypted (age), and each recipient can restore them, with
+restore --identity. Manifests are not: names of keyspaces and columns, sizes and hashes can be read. An archive
+is sealed from its first backup on, or never. Once the file has other recipients, the next backup stores
+everything again: earlier backups stay readable for their own recipients only. So keep former identities
+until no backup needs them.`,
 		Example: "  countctl backup before-the-upgrade\n  countctl backup --to /backups --keep hours=24,days=7,weeks=4\n  countctl backup --to 's3://backups/songs?region=eu-west-1'",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case (len(args) == 1) == (to != ""):
 				return cli.Usagef("backup takes either DIR or --to TARGET")
 			case to != "":
-				return runArchive(cmd.Context(), c, to, keep)
+				return runArchive(cmd.Context(), c, to, keep, recipients)
 			case keep != "":
 				return cli.Usagef("--keep is for an archive, with --to")
+			case recipients != "":
+				return cli.Usagef("--backup-recipients is for an archive, with --to")
 			}
 			return runBackup(cmd.Context(), c, args[0])
 		},
 	}
 	cmd.Flags().StringVar(&to, "to", "", "the archive: a directory, or s3://BUCKET/PREFIX")
 	cmd.Flags().StringVar(&keep, "keep", "", "delete older backups of the archive, such as hours=24,days=7,weeks=4")
+	cmd.Flags().StringVar(&recipients, "backup-recipients", "", "a file of age recipients (public keys age1…, one in each line) that the archive is sealed for")
 	cmd.AddCommand(backupListCommand(c), backupVerifyCommand(c))
 	return cmd
 }

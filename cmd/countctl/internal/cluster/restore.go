@@ -67,6 +67,7 @@ For the same reason, board is restored alone only while unread has no rows, and 
 	cmd.Flags().BoolVar(&r.force, "force", false, "delete the rows that are there")
 	cmd.Flags().BoolVar(&r.noSources, "no-sources", false, "create no sources in another cluster than that of the backup")
 	cmd.Flags().BoolVar(&check, "check", false, "only check the files of the backup")
+	cmd.Flags().StringVar(&r.identity, "identity", "", identityHelp)
 	cmd.Flags().StringVar(&r.at, "at", "", "the backup of an archive: its name, the beginning of its name, or "+backup.Latest)
 	cmd.Flags().StringArrayVar(&r.part.keyspaces, "keyspace", nil, "restore only this keyspace; may be repeated")
 	cmd.Flags().IntVar(&r.part.shard, "shard", 0, "restore only this shard of the keyspace")
@@ -77,10 +78,11 @@ For the same reason, board is restored alone only while unread has no rows, and 
 // restore is the state of one run of the command restore.
 type restore struct {
 	*cli.CLI
-	dir   string
-	at    string
-	part  part
-	force bool
+	dir      string
+	at       string
+	identity string // file
+	part     part
+	force    bool
 	// noSources is set if no sources are created in another cluster than that of the backup.
 	noSources bool
 	server    *client.Client
@@ -119,7 +121,7 @@ func (r *restore) run(ctx context.Context, check bool) error {
 func (r *restore) checkFiles(ctx context.Context) (restoreOutput, error) {
 	out := restoreOutput{Dir: r.dir}
 	var err error
-	if r.backup, err = openBackup(ctx, r.dir, r.at); err != nil {
+	if r.backup, err = openBackup(ctx, r.dir, r.at, r.identity); err != nil {
 		return out, err
 	}
 	if r.at != "" {

@@ -105,7 +105,7 @@ func (r *restore) refusePart(ctx context.Context) error {
 }
 
 // openBackup opens the backup at a place: the backup at of an archive, or the only one of a directory.
-func openBackup(ctx context.Context, place, at string) (*backup.Backup, error) {
+func openBackup(ctx context.Context, place, at, identity string) (*backup.Backup, error) {
 	target, err := backup.OpenTarget(ctx, place)
 	if err != nil {
 		return nil, cli.Usagef("%v", err)
@@ -116,6 +116,8 @@ func openBackup(ctx context.Context, place, at string) (*backup.Backup, error) {
 		return nil, fmt.Errorf("cannot read %s: %w", place, err)
 	case !is && !isDirectory(target):
 		return nil, fmt.Errorf("%s: %w", place, backup.ErrNoArchive)
+	case !is && identity != "":
+		return nil, cli.Usagef("--identity opens a sealed archive, and %s has no archive", place)
 	case !is && at != "":
 		return nil, cli.Usagef("--at names a backup of an archive, and %s has no archive", place)
 	case !is:
@@ -123,7 +125,7 @@ func openBackup(ctx context.Context, place, at string) (*backup.Backup, error) {
 	case at == "":
 		return nil, cli.Usagef("%s is an archive: give --at %s, or --at with a name of countctl backup list", place, backup.Latest)
 	}
-	a, err := openArchive(ctx, place)
+	a, err := openArchive(ctx, place, identity)
 	if err != nil {
 		return nil, err
 	}
