@@ -78,7 +78,7 @@ func (n *nodeArchive) add(ctx context.Context) (addedBackup, error) {
 	if n.keep == (backup.Keep{}) {
 		return made, nil
 	}
-	pruned, err := n.Prune(ctx, n.keep)
+	pruned, err := n.Prune(ctx, n.keep, saved.Name)
 	if err != nil && ctx.Err() == nil {
 		n.logger.Warn("old backups could not be removed, and it is tried again after the next backup", "err", err)
 	}

@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -54,6 +55,11 @@ type Archive struct {
 	cutting   cutting
 	now       func() time.Time
 	waitMax   time.Duration // how long a backup waits for a sweep
+	mu        struct {
+		sync.Mutex
+		// damaged has the names of the chunks that this Archive could not read. A backup puts them again.
+		damaged map[string]bool
+	}
 }
 
 // archiveBody is the content of archiveFile.
@@ -275,6 +281,40 @@ func (a *Archive) each(ctx context.Context, f func(Entry)) error {
 		f(Entry{name, m, err})
 	}
 	return nil
+}
+
+// futureMin is how far the name of a backup must lie ahead for its clock to have been wrong: clocks may differ by less.
+const futureMin = 30 * time.Minute
+
+// isFuture reports whether a backup began later than now, by a clock that was wrong.
+func (a *Archive) isFuture(name string) bool {
+	return Entry{Name: name}.Begun().After(a.now().Add(futureMin))
+}
+
+// Newest returns the newest backup that can be read and has all its chunks, of those that do not lie in the future. Its
+// name is empty if there is none. It reads no older manifests.
+func (a *Archive) Newest(ctx context.Context) (Entry, error) {
+	names, err := a.names(ctx)
+	if err != nil || len(names) == 0 {
+		return Entry{}, err
+	}
+	there, err := a.chunks(ctx)
+	if err != nil {
+		return Entry{}, err
+	}
+	for _, name := range slices.Backward(names) {
+		if a.isFuture(name) {
+			continue
+		}
+		m, err := a.manifest(ctx, name)
+		if ctx.Err() != nil {
+			return Entry{}, ctx.Err()
+		}
+		if err == nil && m.isThere(there) {
+			return Entry{Name: name, Manifest: m}, nil
+		}
+	}
+	return Entry{}, nil
 }
 
 // Open opens a backup by its full name.

@@ -2,6 +2,7 @@ package backup
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io/fs"
 	"slices"
@@ -130,7 +131,7 @@ func TestArchivesHaveOneCluster(t *testing.T) {
 	if _, err := b.Open(t.Context(), saved.Name); !errors.Is(err, ErrOtherCluster) {
 		t.Errorf("a manifest of another cluster: %v", err)
 	}
-	if _, err := b.Prune(t.Context(), Keep{}); !errors.Is(err, ErrOtherCluster) {
+	if _, err := b.Prune(t.Context(), Keep{Hours: 1}, ""); !errors.Is(err, ErrOtherCluster) {
 		t.Errorf("a sweep past a manifest of another cluster: %v", err)
 	}
 }
@@ -181,7 +182,6 @@ func TestKeep(t *testing.T) {
 		at("Sun 29 Nov 2026 23:59"), at("Fri 27 Nov 2026 08:00"), at("Thu 26 Nov 2026 08:00"), at("Sun 22 Nov 2026 08:00"), at("Wed 1 Jul 2026 08:00"),
 	}
 	for text, want := range map[string][]int{
-		"hours=0":                {0, 1},
 		"hours=1":                {0, 1},
 		"hours=2":                {0, 1, 2},
 		"hours=4":                {0, 1, 2, 3, 4},
@@ -206,7 +206,10 @@ func TestKeep(t *testing.T) {
 			t.Errorf("%s became %s, %v", keep, again, err)
 		}
 	}
-	for _, bad := range []string{"", "hours", "hours=", "hours=-1", "hours=10001", "hours=1,hours=2", "years=1", "hours=1;days=2", "hours=1,"} {
+	if all, err := ParseKeep("0"); err != nil || all != (Keep{}) || all.String() != "0" {
+		t.Errorf("0 is %v, %v", all, err)
+	}
+	for _, bad := range []string{"", "hours", "hours=", "hours=-1", "hours=10001", "hours=1,hours=2", "years=1", "hours=1;days=2", "hours=1,", "hours=0", "hours=0,days=0,weeks=0", "0,0"} {
 		if keep, err := ParseKeep(bad); err == nil || !strings.Contains(err.Error(), "from 0 to 10000") {
 			t.Errorf("%q is %v, %v", bad, keep, err)
 		}
@@ -228,9 +231,10 @@ func TestPruneCountsGoodBackups(t *testing.T) {
 		must.Do(t, err)
 		saved = append(saved, s)
 	}
+	a.now = func() time.Time { return now.Add(5 * 24 * time.Hour) }
 	lacks := saved[3].Manifest.Keyspaces[0].Files[0].Chunks[0].SHA256
 	must.Do(t, w.target.Delete(t.Context(), chunkPath(lacks)))
-	pruned, err := a.Prune(t.Context(), Keep{})
+	pruned, err := a.Prune(t.Context(), Keep{Hours: 1}, "")
 	must.Do(t, err)
 	list, err := a.List(t.Context())
 	must.Do(t, err)
@@ -239,7 +243,7 @@ func TestPruneCountsGoodBackups(t *testing.T) {
 	}
 	must.Do(t, w.target.Put(t.Context(), manifestPath(saved[1].Name), []byte("{}")))
 	before := len(w.target.copied())
-	if _, err := a.Prune(t.Context(), Keep{}); err == nil || !strings.Contains(err.Error(), saved[1].Name) || len(w.target.copied()) != before {
+	if _, err := a.Prune(t.Context(), Keep{Hours: 1}, ""); err == nil || !strings.Contains(err.Error(), saved[1].Name) || len(w.target.copied()) != before {
 		t.Errorf("a manifest that cannot be read: %v", err)
 	}
 }
@@ -277,4 +281,134 @@ func FuzzOpenManifest(f *testing.F) {
 			t.Errorf("%q was written as %q: %v", text, bytes.TrimSpace(again), err)
 		}
 	})
+}
+
+// damage flips a byte of the stored bytes of a chunk.
+func (w *world) damage(chunk string) error {
+	body, err := w.target.Get(w.ctx(), chunkPath(chunk))
+	if err != nil {
+		return err
+	}
+	return w.target.Put(w.ctx(), chunkPath(chunk), must.Flipped(body, len(body)-1))
+}
+
+// A checked backup that reuses damaged chunks is deleted and stored again with them, so that the archive heals.
+func TestACheckedBackupHealsDamage(t *testing.T) {
+	for name, check := range map[string]func(context.Context, *Backup) error{
+		"all chunks": nil,
+		"a restore": func(ctx context.Context, b *Backup) error {
+			for _, f := range b.Keyspaces[0].Files {
+				if err := b.Check(ctx, &f); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	} {
+		w, _, first := stored(t)
+		chunks := first.Manifest.Keyspaces[0].Files[0].Chunks
+		for _, at := range []int{0, 6, 12} { // a restore finds one at a time
+			must.Do(t, w.damage(chunks[at].SHA256))
+		}
+		a, err := w.archive(w.target)
+		must.Do(t, err)
+		w.cluster.index = 1
+		var said []string
+		report := Report{Say: func(text string) { said = append(said, text) }}
+		saved, err := a.BackupChecked(t.Context(), w.cluster, report, check)
+		must.Do(t, err)
+		list, err := a.List(t.Context())
+		if err != nil || len(list) != 2 || len(said) != 1 || !strings.Contains(said[0], "is damaged") {
+			t.Fatalf("%s: %d backups, %v; it said %q", name, len(list), err, said)
+		}
+		for _, e := range list {
+			if _, err := a.Verifier().Verify(t.Context(), e.Manifest); err != nil {
+				t.Errorf("%s: backup %s after %s: %v", name, e.Name, saved.Name, err)
+			}
+		}
+		// A backup of which no check succeeds leaves no manifest.
+		refused := errors.New("refused")
+		_, err = a.BackupChecked(t.Context(), w.cluster, Report{}, func(context.Context, *Backup) error { return refused })
+		if after, _ := a.List(t.Context()); !errors.Is(err, refused) || len(after) != 2 {
+			t.Errorf("%s: %d backups after %v", name, len(after), err)
+		}
+		// A check that was interrupted says nothing.
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err = a.BackupChecked(ctx, w.cluster, Report{}, func(context.Context, *Backup) error { cancel(); return ctx.Err() })
+		if after, _ := a.List(t.Context()); !errors.Is(err, context.Canceled) || len(after) != 3 {
+			t.Errorf("%s: %d backups after %v", name, len(after), err)
+		}
+	}
+}
+
+// A backup whose chunks are known to be damaged does not count for a retention.
+func TestPruneDoesNotCountDamage(t *testing.T) {
+	w, _, _ := stored(t)
+	now := time.Now()
+	at := func(hours int) *Archive {
+		a, err := w.archive(w.target)
+		must.Do(t, err)
+		a.now = func() time.Time { return now.Add(time.Duration(hours) * time.Hour) }
+		return a
+	}
+	c := newMemCluster(1)
+	c.states[1] = noise(1, 3000)
+	good, err := at(1).Backup(t.Context(), c, Report{})
+	must.Do(t, err)
+	var names []string
+	for hour := range 2 {
+		c.states[1] = noise(uint64(hour+2), 3000)
+		s, err := at(hour+2).Backup(t.Context(), c, Report{})
+		must.Do(t, err)
+		must.Do(t, w.damage(s.Manifest.Keyspaces[0].Files[0].Chunks[0].SHA256))
+		names = append(names, s.Name)
+	}
+	a := at(4)
+	for _, name := range names {
+		b, err := a.Open(t.Context(), name)
+		must.Do(t, err)
+		if _, err := a.Verifier().Verify(t.Context(), b.Manifest); !errors.Is(err, ErrIncomplete) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if newest, err := a.Newest(t.Context()); err != nil || newest.Name != good.Name {
+		t.Errorf("the newest is %s, %v, want %s", newest.Name, err, good.Name)
+	}
+	if pruned, err := a.Prune(t.Context(), Keep{Hours: 1}, ""); err != nil || pruned.Kept != 4 {
+		t.Errorf("%+v, %v", pruned, err)
+	}
+}
+
+// Names that lie in the future, by a clock that was wrong, count for nothing, and the backup just made always stays.
+func TestPruneKeepsTheBackupJustMade(t *testing.T) {
+	w, _, _ := stored(t)
+	at := func(hours int) *Archive {
+		a, err := w.archive(w.target)
+		must.Do(t, err)
+		a.now = func() time.Time { return time.Now().Add(time.Duration(hours) * time.Hour) }
+		return a
+	}
+	for hour := range 2 {
+		_, err := at(24+hour).Backup(t.Context(), w.cluster, Report{})
+		must.Do(t, err)
+	}
+	for hour := 1; hour < 4; hour++ {
+		a := at(hour)
+		made, err := a.Backup(t.Context(), w.cluster, Report{})
+		must.Do(t, err)
+		pruned, err := a.Prune(t.Context(), Keep{Hours: 1}, made.Name)
+		if newest, _ := a.Newest(t.Context()); err != nil || newest.Name != made.Name || pruned.Kept != 4 {
+			t.Errorf("hour %d: %+v, %v, the newest is %s, want %s", hour, pruned, err, newest.Name, made.Name)
+		}
+		if _, err := a.Prune(t.Context(), Keep{Hours: 1}, made.Name[:16]+"-00000000"); err == nil || !strings.Contains(err.Error(), "is not in the archive") {
+			t.Errorf("the new backup is not there: %v", err)
+		}
+		if pruned, err := a.Prune(t.Context(), Keep{}, ""); err != nil || len(pruned.Backups) > 0 {
+			t.Errorf("to keep all: %+v, %v", pruned, err)
+		}
+		// Even backups that are newer by their names do not push out the one just made.
+		if pruned, err := at(30).Prune(t.Context(), Keep{Hours: 1}, made.Name); err != nil || len(pruned.Backups) != 1 || pruned.Kept != 3 {
+			t.Errorf("the clock is right: %+v, %v", pruned, err)
+		}
+	}
 }

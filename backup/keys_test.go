@@ -134,7 +134,7 @@ func TestChangedRecipients(t *testing.T) {
 	}
 	pruner, err := OpenArchive(t.Context(), target, nil)
 	must.Do(t, err)
-	_, err = pruner.Prune(t.Context(), Keep{})
+	_, err = pruner.Prune(t.Context(), Keep{Hours: 1}, "")
 	must.Do(t, err)
 	list, err := pruner.List(t.Context())
 	must.Do(t, err)

@@ -75,8 +75,32 @@ func (r *chunkReader) Close() error {
 	return nil
 }
 
-// chunk returns the plain bytes of a chunk, checked. sealedFor is that of its manifest.
+// chunk returns the plain bytes of a chunk, checked. sealedFor is that of its manifest. It notes whether the chunk is
+// damaged.
 func (a *Archive) chunk(ctx context.Context, sealedFor string, c Chunk) ([]byte, error) {
+	plain, err := a.readChunk(ctx, sealedFor, c)
+	unknown := ctx.Err() != nil || errors.Is(err, ErrSealed) || errors.Is(err, ErrNoIdentity)
+	if err == nil || !unknown {
+		a.note(storedName(sealedFor, c.SHA256), err != nil)
+	}
+	return plain, err
+}
+
+// note notes whether a chunk is damaged, by its stored name.
+func (a *Archive) note(chunk string, damaged bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !damaged {
+		delete(a.mu.damaged, chunk)
+		return
+	}
+	if a.mu.damaged == nil {
+		a.mu.damaged = map[string]bool{}
+	}
+	a.mu.damaged[chunk] = true
+}
+
+func (a *Archive) readChunk(ctx context.Context, sealedFor string, c Chunk) ([]byte, error) {
 	at := chunkPath(storedName(sealedFor, c.SHA256))
 	sealed, err := a.target.Get(ctx, at)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -106,7 +130,7 @@ func (a *Archive) CheckThere(ctx context.Context, m *Manifest) error {
 	}
 	for name := range m.chunks {
 		if !there[name] {
-			return fmt.Errorf("%w: %s is missing", ErrIncomplete, chunkPath(name))
+			return fmt.Errorf("%w: %s is missing or damaged", ErrIncomplete, chunkPath(name))
 		}
 	}
 	return nil

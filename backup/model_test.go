@@ -233,7 +233,7 @@ func carryOut(w *world, plan []planned, c *counts) error {
 				wg.Go(func() {
 					a, err := w.archive(p)
 					if err == nil {
-						_, err = a.Prune(w.ctx(), r.keep)
+						_, err = a.Prune(w.ctx(), r.keep, "")
 					}
 					c.note(err, &c.sweeps)
 				})
@@ -263,7 +263,7 @@ func (w *world) leavesNothing() error {
 	if err != nil {
 		return err
 	}
-	if _, err := a.Prune(w.ctx(), Keep{Hours: 1}); err != nil {
+	if _, err := a.Prune(w.ctx(), Keep{Hours: 1}, ""); err != nil {
 		return err
 	}
 	if err := w.check(); err != nil {

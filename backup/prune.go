@@ -14,29 +14,44 @@ import (
 // goodMin is the number of newest backups that no retention deletes.
 const goodMin = 2
 
-// Keep says which backups stay: the newest of each of so many latest hours, days and weeks that have one.
+// Keep says which backups stay: the newest of each of so many latest hours, days and weeks that have one. The zero Keep
+// keeps all.
 type Keep struct{ Hours, Days, Weeks int }
 
 // keepMax bounds each number of a Keep.
 const keepMax = 10_000
 
-// ParseKeep parses a text such as hours=24,days=7,weeks=4. What the text leaves out is 0.
+// keepAll is the text of the zero Keep.
+const keepAll = "0"
+
+// ParseKeep parses a text such as hours=24,days=7,weeks=4. What the text leaves out is 0. The text 0 keeps all backups;
+// numbers that are all 0 are refused, because they could mean the opposite.
 func ParseKeep(text string) (k Keep, err error) {
+	if text == keepAll {
+		return Keep{}, nil
+	}
+	bad := fmt.Errorf("%q is not like hours=24,days=7,weeks=4, with numbers from 0 to %d that are not all 0, nor %s to keep all", text, keepMax, keepAll)
 	seen := map[string]bool{}
 	for part := range strings.SplitSeq(text, ",") {
 		name, number, _ := strings.Cut(part, "=")
 		n, err := strconv.Atoi(number)
 		to, known := map[string]*int{"hours": &k.Hours, "days": &k.Days, "weeks": &k.Weeks}[name]
 		if err != nil || !known || seen[name] || n < 0 || n > keepMax {
-			return Keep{}, fmt.Errorf("%q is not like hours=24,days=7,weeks=4, with numbers from 0 to %d", text, keepMax)
+			return Keep{}, bad
 		}
 		seen[name], *to = true, n
+	}
+	if k == (Keep{}) {
+		return Keep{}, bad
 	}
 	return k, nil
 }
 
 // String returns the text that ParseKeep parses.
 func (k Keep) String() string {
+	if k == (Keep{}) {
+		return keepAll
+	}
 	return fmt.Sprintf("hours=%d,days=%d,weeks=%d", k.Hours, k.Days, k.Weeks)
 }
 
@@ -71,9 +86,11 @@ type Pruned struct {
 	Chunks  int
 }
 
-// Prune deletes the backups that keep gives up, and then all chunks that no backup names. It returns ErrBusy while
-// another run uses the archive. If it fails or is killed, the remaining backups are whole, and the next Prune goes on.
-func (a *Archive) Prune(ctx context.Context, keep Keep) (out Pruned, err error) {
+// Prune deletes the backups that keep gives up, and then all chunks that no backup names. The zero Keep gives up none.
+// made is the backup that the caller has just made, which always stays, or "": it may be called after a backup that
+// failed, too. Prune deletes nothing if made is not there. It returns ErrBusy while another run uses the archive. If it
+// fails or is killed, the remaining backups are whole, and the next Prune goes on.
+func (a *Archive) Prune(ctx context.Context, keep Keep, made string) (out Pruned, err error) {
 	c, err := a.take(ctx, claimSweep)
 	if err != nil {
 		return out, err
@@ -81,7 +98,7 @@ func (a *Archive) Prune(ctx context.Context, keep Keep) (out Pruned, err error) 
 	defer c.release(ctx)
 	ctx, cancel := context.WithTimeout(ctx, c.kind.runMax)
 	defer cancel()
-	if out.Backups, err = a.deleteBackups(ctx, c, keep); err != nil {
+	if out.Backups, err = a.deleteBackups(ctx, c, keep, made); err != nil {
 		return out, err
 	}
 	named, kept, err := a.named(ctx)
@@ -93,26 +110,35 @@ func (a *Archive) Prune(ctx context.Context, keep Keep) (out Pruned, err error) 
 	return out, err
 }
 
-// deleteBackups deletes the manifests that keep gives up. It passes over backups that cannot be read or lack a chunk: they
-// neither count for keep, nor are they deleted, because a part of them may be all that is left.
-func (a *Archive) deleteBackups(ctx context.Context, c *claim, keep Keep) (deleted []string, err error) {
+// deleteBackups deletes the manifests that keep gives up, except made. It passes over backups that cannot be read or lack
+// a chunk: they neither count for keep, nor are they deleted, because a part of them may be all that is left. Those that
+// lie in the future are passed over too: they would take the places of the newest ones.
+func (a *Archive) deleteBackups(ctx context.Context, c *claim, keep Keep, made string) (deleted []string, err error) {
 	there, err := a.chunks(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var good []string
 	var begun []time.Time
+	found := made == ""
 	if err := a.each(ctx, func(e Entry) {
-		if e.Err == nil && e.Manifest.isThere(there) {
+		found = found || e.Name == made
+		if e.Err == nil && !a.isFuture(e.Name) && e.Manifest.isThere(there) {
 			good, begun = append(good, e.Name), append(begun, e.Begun())
 		}
 	}); err != nil {
 		return nil, err
 	}
+	if !found {
+		return nil, fmt.Errorf("the new backup %s is not in the archive, so nothing of it is deleted: something else changes it", made)
+	}
+	if keep == (Keep{}) {
+		return nil, nil
+	}
 	slices.Reverse(good)
 	slices.Reverse(begun)
 	for i, stays := range keep.kept(begun) {
-		if stays {
+		if stays || good[i] == made {
 			continue
 		}
 		if err := errors.Join(c.inTime(), a.target.Delete(ctx, manifestPath(good[i]))); err != nil {

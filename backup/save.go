@@ -71,6 +71,60 @@ func (a *Archive) Backup(ctx context.Context, cluster Cluster, report Report) (*
 	return out, nil
 }
 
+// BackupChecked stores a backup and checks it. A nil check reads every chunk, or
+// asks whether each is there if the archive is sealed. If the check fails, BackupChecked deletes
+// the manifest of the backup, and stores another backup, which puts each chunk again that cannot be read. It returns an
+// error if that one fails its check too. A check that ended with ctx says nothing about the backup, so that it stays.
+func (a *Archive) BackupChecked(ctx context.Context, cluster Cluster, report Report, check func(context.Context, *Backup) error) (*Saved, error) {
+	for again := false; ; again = true {
+		s, err := a.Backup(ctx, cluster, report)
+		if err != nil {
+			return nil, err
+		}
+		failed := a.checkSaved(ctx, s, check)
+		if failed == nil {
+			return s, nil
+		}
+		failed = fmt.Errorf("the new backup %s cannot be restored: %w", s.Name, failed)
+		if ctx.Err() != nil {
+			return nil, failed
+		}
+		// It notes all damaged chunks, because a check may end at the first.
+		_, _ = a.Verifier().Verify(ctx, s.Manifest)
+		if err := a.DeleteBackup(ctx, s.Name); err != nil || again {
+			return nil, errors.Join(failed, err)
+		}
+		report.say("%v; it is deleted, and stored again", failed)
+	}
+}
+
+func (a *Archive) checkSaved(ctx context.Context, s *Saved, check func(context.Context, *Backup) error) error {
+	switch {
+	case check == nil && a.sealed:
+		return a.CheckThere(ctx, s.Manifest)
+	case check == nil:
+		_, err := a.Verifier().Verify(ctx, s.Manifest)
+		return err
+	}
+	b, err := a.Open(ctx, s.Name)
+	if err != nil {
+		return err
+	}
+	return check(ctx, b)
+}
+
+// DeleteBackup deletes the manifest of a backup by its full name, so that it counts as a backup no more. Prune deletes
+// its chunks.
+func (a *Archive) DeleteBackup(ctx context.Context, name string) error {
+	if !backupName.MatchString(name) {
+		return fmt.Errorf("%q is no name of a backup", name)
+	}
+	if err := a.target.Delete(ctx, manifestPath(name)); err != nil {
+		return fmt.Errorf("cannot delete backup %s: %w", name, err)
+	}
+	return nil
+}
+
 // reusable returns the names of the chunks that a manifest names and that are there. Manifests that cannot be read are
 // ignored: a sweep reports them.
 func (a *Archive) reusable(ctx context.Context) (map[string]bool, error) {
@@ -92,7 +146,7 @@ func (a *Archive) reusable(ctx context.Context) (map[string]bool, error) {
 	return known, err
 }
 
-// chunks returns the names of all chunks of the archive.
+// chunks returns the names of all chunks of the archive, without those that it could not read.
 func (a *Archive) chunks(ctx context.Context) (map[string]bool, error) {
 	files, err := a.target.List(ctx, chunksDir)
 	if err != nil {
@@ -103,6 +157,11 @@ func (a *Archive) chunks(ctx context.Context) (map[string]bool, error) {
 		if name := path.Base(file); chunkName.MatchString(name) {
 			all[name] = true
 		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name := range a.mu.damaged {
+		delete(all, name)
 	}
 	return all, nil
 }
@@ -194,6 +253,9 @@ func (s *saving) put(ctx context.Context, name string, plain []byte) error {
 	sealed, err := s.a.sealing.seal(plain)
 	if err == nil {
 		err = s.a.target.Put(ctx, chunkPath(name), sealed)
+	}
+	if err == nil {
+		s.a.note(name, false)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -213,7 +213,7 @@ func (t *taking) file(ctx context.Context, number uint32, f *File) error {
 	if err := t.store(ctx, f, &s); err != nil {
 		return err
 	}
-	if n, err := s.Read(make([]byte, 1)); n > 0 || err != io.EOF {
+	if n, err := s.Read(make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
 		return fmt.Errorf("cannot store %s: the store returned before the end of the snapshot: %w", f.Name, cmp.Or(err, io.ErrUnexpectedEOF))
 	}
 	f.SHA256 = hex.EncodeToString(s.sum.Sum(nil))
@@ -235,7 +235,7 @@ func (s *summed) Read(p []byte) (int, error) {
 	switch {
 	case s.left < 0:
 		return 0, fmt.Errorf("%w: the snapshot has more than its %d bytes", client.ErrNoAnswer, s.in.Bytes)
-	case err == io.EOF && s.left == 0:
+	case errors.Is(err, io.EOF) && s.left == 0:
 		return n, io.EOF
 	case err != nil:
 		return n, fmt.Errorf("%w: the snapshot ends after %d of %d bytes: %w", client.ErrNoAnswer, s.in.Bytes-s.left, s.in.Bytes, err)

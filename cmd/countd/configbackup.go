@@ -132,22 +132,9 @@ type keepFlag struct{ keep *backup.Keep }
 
 func (keepFlag) Type() string { return "hours=N,days=N,weeks=N" }
 
-func (f keepFlag) String() string {
-	if *f.keep == (backup.Keep{}) {
-		return "0"
-	}
-	return f.keep.String()
-}
+func (f keepFlag) String() string { return f.keep.String() }
 
-func (f keepFlag) Set(text string) error {
-	if text == "0" {
-		*f.keep = backup.Keep{}
-		return nil
-	}
-	keep, err := backup.ParseKeep(text)
-	if err != nil {
-		return fmt.Errorf("%w, nor 0 to keep all", err)
-	}
-	*f.keep = keep
-	return nil
+func (f keepFlag) Set(text string) (err error) {
+	*f.keep, err = backup.ParseKeep(text)
+	return err
 }

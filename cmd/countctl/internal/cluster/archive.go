@@ -58,7 +58,11 @@ func runArchive(ctx context.Context, c *cli.CLI, place, keep, recipientsFile str
 	if err != nil {
 		return fmt.Errorf("cannot back up to %s: %w", place, err)
 	}
-	saved, err := a.Backup(ctx, httpCluster{c, server}, reportTo(c))
+	store := func() (*backup.Saved, error) { return a.Backup(ctx, httpCluster{c, server}, reportTo(c)) }
+	if keep != "" { // a damaged backup must not take the place of others
+		store = func() (*backup.Saved, error) { return a.BackupChecked(ctx, httpCluster{c, server}, reportTo(c), nil) }
+	}
+	saved, err := store()
 	if err != nil {
 		return fmt.Errorf("cannot back up to %s: %w", place, err)
 	}
@@ -67,7 +71,7 @@ func runArchive(ctx context.Context, c *cli.CLI, place, keep, recipientsFile str
 	out.Shards, out.Rows, _ = saved.Manifest.Totals()
 	pruned := backup.Pruned{}
 	if keep != "" {
-		if pruned, err = a.Prune(ctx, rule); err != nil {
+		if pruned, err = a.Prune(ctx, rule, saved.Name); err != nil {
 			err = fmt.Errorf("backup %s is complete, but old ones cannot be deleted: %w", saved.Name, err)
 		}
 		out.Deleted = append(out.Deleted, pruned.Backups...)

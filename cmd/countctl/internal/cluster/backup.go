@@ -46,7 +46,8 @@ shard; users and their tokens are not.
 A backup to DIR that is interrupted or fails removes what it wrote. An archive has many backups
 of one cluster: --to stores only what no earlier backup has, and creates the archive in an empty or
 missing directory. With --keep it then deletes older backups: it keeps the newest of each of so many
-hours, days and weeks that have one, and always the newest two.
+hours, days and weeks that have one, and always the newest two. It reads the new backup first, because a
+damaged one must not take the place of others. --keep 0 keeps all, and frees what failed backups left.
 
 An archive may be in a bucket of S3 or of a store with its interface, which must exist:
 s3://BUCKET/PREFIX?endpoint=HOST:PORT&insecure=true&region=REGION. Without endpoint it is that of AWS;
