@@ -61,9 +61,12 @@ func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// The model of TestBackupsAreRestored holds for a bucket too: each operation does what it does in memory.
+// The model of TestBackupsAreRestored holds for a bucket too: each operation does what it does in memory. Half of the
+// archives are sealed.
 func TestBackupsInABucketAreRestored(t *testing.T) {
 	var c counts
+	public, private := keyPair(t)
+	recipients, identities := recipientsOf(t, public), identitiesOf(t, private)
 	for seed := range 12 {
 		plan := rapid.Custom(drawPlan).Example(seed)
 		server := fakeS3(t).Server()
@@ -72,6 +75,9 @@ func TestBackupsInABucketAreRestored(t *testing.T) {
 			must.Do(t, err)
 			w := newWorld(3)
 			w.target.mirror = b
+			if seed%2 == 1 {
+				w.recipients, w.identities = recipients, identities
+			}
 			if err := carryOut(w, plan, &c); err != nil {
 				t.Errorf("plan %d: %v", seed, err)
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// keyPair returns a new identity, and files of it and of its recipient.
+// keyPair returns a new identity and its recipient.
 func keyPair(t testing.TB) (recipient, identity string) {
 	t.Helper()
 	key, err := age.GenerateX25519Identity()

@@ -26,6 +26,9 @@ type world struct {
 	begun   uint64              // backups
 	states  map[uint64][][]byte // by the index that is in the manifest of a backup: its snapshots
 	good    map[string]bool     // by name of a backup that was there: whether it was durable
+
+	recipients *Recipients // nil for an archive that is not sealed
+	identities *Identities
 }
 
 func newWorld(shards int) *world {
@@ -52,10 +55,11 @@ func (w *world) change(rng *rand.Rand) {
 
 // archive opens the archive as a process sees it, with small chunks.
 func (w *world) archive(p Target) (*Archive, error) {
-	a, err := OpenArchive(w.ctx(), w.target, nil)
+	a, err := OpenArchive(w.ctx(), w.target, w.identities)
 	if err != nil {
 		return nil, err
 	}
+	a.sealing.recipients = w.recipients
 	a.target, a.cutting = p, newCutting(64, 256, 1024)
 	return a, nil
 }
@@ -220,7 +224,7 @@ func TestBackupsAreRestored(t *testing.T) {
 }
 
 func carryOut(w *world, plan []planned, c *counts) error {
-	if _, err := CreateArchive(w.ctx(), w.target, w.cluster.id, nil); err != nil {
+	if _, err := CreateArchive(w.ctx(), w.target, w.cluster.id, w.recipients); err != nil {
 		return err
 	}
 	for _, step := range plan {
