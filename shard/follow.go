@@ -287,21 +287,21 @@ func (n *replicas) addrOf(node string) (string, bool) {
 
 func (n *replicas) groupConfig(group uint32, number uint64, keyspace string, fsm raft.BatchingFSM) replica.Config {
 	return replica.Config{
-		Dir:          n.registry.dirs.Dir(group, number),
-		Group:        group,
-		NodeID:       n.cfg.NodeKey,
-		Replica:      number,
-		FSM:          fsm,
-		Mux:          n.mux,
-		Streams:      n.streams,
-		Beats:        n.beats,
-		SnapshotTurn: &n.snapshots,
-		Logger:       n.cfg.Logger.With("keyspace", keyspace),
-		Fatal:        n.fatal,
-		Addrs:        n.addrOf,
-		LogStore:     n.cfg.LogStore,
-		NodeLog:      n.log,
-		Room:         n.space.Take,
+		Dir:      n.registry.dirs.Dir(group, number),
+		Group:    group,
+		NodeID:   n.cfg.NodeKey,
+		Replica:  number,
+		FSM:      fsm,
+		Mux:      n.mux,
+		Streams:  n.streams,
+		Beats:    n.beats,
+		Turns:    n.turns,
+		Logger:   n.cfg.Logger.With("keyspace", keyspace),
+		Fatal:    n.fatal,
+		Addrs:    n.addrOf,
+		LogStore: n.cfg.LogStore,
+		NodeLog:  n.log,
+		Room:     n.space.Take,
 		Hangs: func(hangs bool) {
 			n.headroom.NoteHang(hangs)
 			n.wakeReconcile()

@@ -58,7 +58,7 @@ type replicas struct {
 	mux        *rpc.Mux
 	calls      *rpc.Calls
 	streams    *stream.Streams
-	snapshots  sync.Mutex // replica.Config.SnapshotTurn
+	turns      *replica.SnapshotTurns
 	beats      *replica.Beats
 	rounds     *propose.Rounds
 	catalog    *catalog.Catalog

@@ -97,6 +97,7 @@ func Open(cfg Config) (*Node, error) {
 		n.headroom.Close()
 		return nil, errors.Join(err, n.cold.Close(), n.closeLog(), n.mux.Close())
 	}
+	n.turns = replica.NewSnapshotTurns(n.draining.Load)
 	n.streams = stream.New(stream.Config{Mux: n.mux, Lookup: n.addrOf, Calls: n.calls})
 	n.prover = leadership.NewProver(leadership.ProverConfig{
 		Key: cfg.NodeKey, Find: n.registry.provable, Asking: &n.asking.WaitGroup, Call: n.streams.Call,

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -233,33 +232,6 @@ func TestSnapshotWithoutALeader(t *testing.T) {
 	if n := asked.Load(); n > 10 {
 		t.Errorf("it was tried %d times", n)
 	}
-}
-
-// The replicas of a node take their snapshots one after another.
-func TestSnapshotsTakeTurns(t *testing.T) {
-	t.Parallel()
-	var turn sync.Mutex
-	p := playLeaderOf(t, storage.LogStoreShared, func(cfg *Config) {
-		cfg.Initial = []Member{{"n2", "a2"}, {"n1", "a1"}, {"n3", "a3"}}
-		cfg.SnapshotTurn = &turn
-		cfg.Room = func(uint64) (func(), error) {
-			if turn.TryLock() {
-				t.Error("a snapshot is taken out of turn")
-				turn.Unlock()
-			}
-			return func() {}, nil
-		}
-	})
-	turn.Lock()
-	taken := make(chan error, 1)
-	go func() { taken <- p.Snapshotter().Take() }() // ends with the snapshot
-	select {
-	case err := <-taken:
-		t.Errorf("a snapshot is taken while another one is: %v", err)
-	case <-time.After(50 * time.Millisecond):
-	}
-	turn.Unlock()
-	<-taken
 }
 
 // The first Close returns before the shutdown has ended. A second Close returns only after the

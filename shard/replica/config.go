@@ -4,7 +4,6 @@ import (
 	"errors"
 	"log/slog"
 	"math"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -36,10 +35,8 @@ type Config struct {
 	// connection of the group.
 	Streams *stream.Streams // the caller's; must outlive the group
 	Beats   *Beats          // shared by all groups of the node; nil for a single group
-	// SnapshotTurn is held while a snapshot is taken, so that those of several groups do not take several cores.
-	// nil for a single group.
-	SnapshotTurn *sync.Mutex // shared by all groups of the node
-	Logger       *slog.Logger
+	Turns   *SnapshotTurns  // shared by all groups of the node; nil for snapshots without pauses
+	Logger  *slog.Logger
 	// Fatal is called once, in the failing goroutine, with the reason why this group has stopped
 	// for good. It must not wait for the group. It should end the process, because the group no
 	// longer serves.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -32,7 +31,8 @@ type watchedFSM struct {
 	// refused receives the error of a snapshot that the state machine does not take now. raft's own error
 	// contains only its text.
 	refused func(error)
-	closing func() bool // Replica.Closing
+	turns   *SnapshotTurns // Config.Turns
+	closing func() bool    // Replica.Closing
 }
 
 // ApplyBatch implements raft.BatchingFSM.
@@ -84,7 +84,10 @@ type watchedSnapshot struct {
 
 // Persist implements raft.FSMSnapshot.
 func (s watchedSnapshot) Persist(sink raft.SnapshotSink) error {
-	err := s.FSMSnapshot.Persist(&pacedSink{sink, s.of.closing, time.Now()})
+	paced := &pacedSink{SnapshotSink: sink, turns: s.of.turns, closing: s.of.closing}
+	paced.begin()
+	defer paced.end()
+	err := s.FSMSnapshot.Persist(paced)
 	switch {
 	case isDamage(err):
 		s.of.damaged(err)
@@ -92,28 +95,4 @@ func (s watchedSnapshot) Persist(sink raft.SnapshotSink) error {
 		return s.of.fail("write a snapshot of the state", err)
 	}
 	return err
-}
-
-const (
-	// snapshotTurn is the time after which the writing of a snapshot pauses for as long.
-	snapshotTurn = time.Millisecond
-	// snapshotPauseMax bounds a pause, because a longer turn has waited for the disk.
-	snapshotPauseMax = 10 * time.Millisecond
-)
-
-// pacedSink is a SnapshotSink that pauses, so that the snapshot takes half a core: a goroutine that computes holds a core for
-// up to 10 ms, and a request needs a core several times. At the close it does not pause.
-type pacedSink struct {
-	raft.SnapshotSink
-	hurry func() bool
-	began time.Time // of the turn
-}
-
-func (p *pacedSink) Write(piece []byte) (int, error) {
-	n, err := p.SnapshotSink.Write(piece)
-	if took := time.Since(p.began); took >= snapshotTurn && !p.hurry() {
-		time.Sleep(min(took, snapshotPauseMax))
-		p.began = time.Now()
-	}
-	return n, err
 }

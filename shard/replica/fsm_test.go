@@ -96,20 +96,53 @@ type panickingFSM struct{ raft.BatchingFSM }
 
 func (panickingFSM) ApplyBatch([]*raft.Log) []any { panic("cannot apply") }
 
-// A snapshot pauses for as long as its turn took, except at the close.
+// A snapshot pauses for as long as it has computed, except at the close.
 func TestSnapshotsPause(t *testing.T) {
 	for _, closing := range []bool{false, true} {
-		began := time.Now().Add(-snapshotPauseMax)
-		sink := pacedSink{discardSink{}, func() bool { return closing }, began}
+		sink := pacedSink{SnapshotSink: discardSink{}, turns: NewSnapshotTurns(never), closing: func() bool { return closing }, began: time.Now().Add(-snapshotPauseMax)}
 		asked := time.Now()
 		if _, err := sink.Write([]byte("rows")); err != nil {
 			t.Fatal(err)
 		}
-		if paused := !sink.began.Equal(began); paused == closing || paused && time.Since(asked) < snapshotPauseMax {
-			t.Errorf("closing %v: paused %v, after %v", closing, paused, time.Since(asked))
+		if paused := time.Since(asked) >= snapshotPauseMax; paused == closing {
+			t.Errorf("closing %v: paused %v", closing, paused)
 		}
 	}
 }
+
+// One snapshot of a node computes at a time. While one waits without an end, the others and a close go on.
+func TestSnapshotsTakeTurns(t *testing.T) {
+	closing := false
+	turns := NewSnapshotTurns(func() bool { return closing })
+	sinks := [2]*pacedSink{}
+	for i := range sinks {
+		sinks[i] = &pacedSink{SnapshotSink: discardSink{}, turns: turns, closing: never}
+	}
+	sinks[0].begin()
+	asked := time.Now()
+	sinks[1].begin()
+	if sinks[1].has || time.Since(asked) < snapshotTurnWaitMax {
+		t.Errorf("a turn while another has it: %v", sinks[1].has)
+	}
+	sinks[1].end()
+	sinks[0].end()
+	sinks[1].begin()
+	if !sinks[1].has {
+		t.Error("no turn while none has it")
+	}
+	if _, err := sinks[1].Write([]byte("rows")); err != nil || !sinks[1].has {
+		t.Errorf("a turn after Write: %v, %v", sinks[1].has, err)
+	}
+	closing = true
+	sinks[0].begin() // does not wait
+	sinks[0].end()
+	sinks[1].end()
+	if len(turns.taken) > 0 {
+		t.Error("a turn is left")
+	}
+}
+
+func never() bool { return false }
 
 type discardSink struct{ raft.SnapshotSink }
 

@@ -147,7 +147,7 @@ func (g *Replica) start(stable *storage.Votes, logger *raftLogger) error {
 	if g.first {
 		g.trans.beginsUntil = time.Now().Add(beginMax)
 	}
-	fsm := watchedFSM{BatchingFSM: g.cfg.FSM, group: g.cfg.Group, stop: g.stop, entries: &g.entries, members: &g.members, applies: &g.applying, damaged: g.snapshotter.noteUnreadable, refused: g.snapshotter.noteRefused, closing: g.Closing}
+	fsm := watchedFSM{BatchingFSM: g.cfg.FSM, group: g.cfg.Group, stop: g.stop, entries: &g.entries, members: &g.members, applies: &g.applying, damaged: g.snapshotter.noteUnreadable, refused: g.snapshotter.noteRefused, turns: g.cfg.Turns, closing: g.Closing}
 
 	// NewRaft runs in its own goroutine, because the stores may end the goroutine that calls them
 	// (see storage.NewEndingLog).

@@ -62,10 +62,6 @@ func (s *Snapshotter) takeLocked() error {
 	if err := s.cfg.stuck(); err != nil {
 		return err
 	}
-	if s.cfg.SnapshotTurn != nil {
-		s.cfg.SnapshotTurn.Lock()
-		defer s.cfg.SnapshotTurn.Unlock()
-	}
 	if s.cfg.Room != nil {
 		give, err := s.cfg.Room(s.Bytes())
 		if err != nil {
