@@ -108,6 +108,10 @@ func TestPreparation(t *testing.T) {
 		t.Errorf("%d bytes are kept between two attempts", p.Space.Kept())
 	}
 	mustDo(t, p.Prepare(4, parent)) // nothing is parted or read again
+	if err := p.Prepare(3, parent); !errors.Is(err, tiering.ErrPreparing) {
+		t.Errorf("asked late for the first attempt: %v", err)
+	}
+	mustDo(t, p.Prepare(4, parent))
 	if p.Space.Kept() < 2000 {
 		t.Errorf("%d bytes are kept for the second attempt", p.Space.Kept())
 	}
@@ -446,6 +450,30 @@ func TestDamageOfMemory(t *testing.T) {
 			t.Errorf("%v: %v", c.errs, d.OfMemory())
 		}
 	}
+}
+
+// Between two attempts, a full disk ends the preparation, so that its copies go.
+func TestPreparationEndsOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	parent, m := preparedParent(t)
+	free := atomic.Uint64{}
+	free.Store(10_000)
+	p := &tiering.Preparations{Space: &tiering.SnapshotSpace{
+		Free:  func() (uint64, error) { return free.Load(), nil },
+		Needs: func() uint64 { return 1000 },
+	}}
+	eventually(t, "the replica is ready", func() bool { return p.Prepare(3, parent) == nil })
+	mustDo(t, m.Abandon(codec.Whole, 3))
+	p.Over(1, 4, true)
+	if p.Kept(1) == nil {
+		t.Error("with room, the preparation ended")
+	}
+	free.Store(1000)
+	p.Over(1, 4, true)
+	if p.Kept(1) != nil {
+		t.Error("the preparation goes on")
+	}
+	p.Wait()
 }
 
 // Without space on the disk, a replica is not ready.

@@ -85,8 +85,8 @@ func (p *Preparations) Prepare(attempt uint32, of Parent) error {
 	if err != nil {
 		return err
 	}
-	bytes := of.diskBytes() // before the lock, because this may wait for Apply
-	x, err := p.prepared(attempt, &of, bytes)
+	parts, copies := of.diskBytes() // before the lock, because this may wait for Apply
+	x, err := p.prepared(attempt, &of, parts, copies)
 	if err != nil {
 		return err
 	}
@@ -106,8 +106,9 @@ func (p *Preparations) Prepare(attempt uint32, of Parent) error {
 	return err
 }
 
-// prepared returns the preparation of a replica once it is done. It begins the preparation if there is none.
-func (p *Preparations) prepared(attempt uint32, of *Parent, bytes uint64) (*preparation, error) {
+// prepared returns the preparation of a replica once it is done. It begins the preparation if there is none. parts and
+// copies are what diskBytes returned.
+func (p *Preparations) prepared(attempt uint32, of *Parent, parts, copies uint64) (*preparation, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.closed {
@@ -119,11 +120,14 @@ func (p *Preparations) prepared(attempt uint32, of *Parent, bytes uint64) (*prep
 		x = nil
 	}
 	if x == nil {
-		return nil, p.beginLocked(attempt, of, bytes)
+		return nil, p.beginLocked(attempt, of, parts+copies)
 	}
-	if x.attempt != attempt { // an earlier one was abandoned, and what it has prepared is left
+	if attempt < x.attempt { // the question of a former leader was late
+		return nil, ErrPreparing
+	}
+	if x.attempt < attempt { // the earlier one was abandoned, and what it has prepared is left
 		x.kept.End()
-		kept, err := p.Space.Keep(bytes)
+		kept, err := p.Space.Keep(parts + x.uncopied(copies))
 		if err != nil {
 			p.endLocked(of.Group)
 			return nil, err
@@ -138,10 +142,20 @@ func (p *Preparations) prepared(attempt uint32, of *Parent, bytes uint64) (*prep
 	}
 }
 
-// diskBytes estimates the disk space that the split takes.
-func (of *Parent) diskBytes() uint64 {
+// uncopied returns how much of the space for copies of members the disk still lacks.
+func (x *preparation) uncopied(copies uint64) uint64 {
+	select {
+	case <-x.done:
+		return 0
+	default:
+		return copies
+	}
+}
+
+// diskBytes estimates the disk space that the split takes: for the snapshots of the parts, and for copies of members.
+func (of *Parent) diskBytes() (parts, copies uint64) {
 	_, pairs := of.Machine.Besides()
-	return 2*of.SnapshotBytes + uint64(of.By.Parts)*raftfsm.RememberedBytes(of.Machine.Machine) + pairs*copiedBytes
+	return 2*of.SnapshotBytes + uint64(of.By.Parts)*raftfsm.RememberedBytes(of.Machine.Machine), pairs * copiedBytes
 }
 
 func (p *Preparations) beginLocked(attempt uint32, of *Parent, bytes uint64) error {
@@ -187,7 +201,8 @@ func (p *Preparations) Kept(parent uint32) *KeptSpace {
 
 // Over ends the preparation of a replica for an attempt below the given one, after Begun or Abandon. A replica that has
 // applied neither Split nor Abandon stays prepared until it has: else its Split would copy. If grows is set, the
-// keyspace goes on to grow, so after Abandon the replica stays prepared for the next attempt, but keeps no space.
+// keyspace goes on to grow, so after Abandon the replica stays prepared for the next attempt. It keeps no space, and its
+// copies go once the disk lacks room for them and the node would refuse writes.
 func (p *Preparations) Over(parent, below uint32, grows bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -203,6 +218,11 @@ func (p *Preparations) Over(parent, below uint32, grows bool) {
 		p.endLocked(parent)
 	default:
 		x.kept.End()
+		if none, err := p.Space.Keep(0); err == nil {
+			none.End()
+		} else {
+			p.endLocked(parent)
+		}
 	}
 }
 
