@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/countd/countd/backup"
@@ -22,10 +24,12 @@ type nodeArchive struct {
 	from   backupSource
 	keep   backup.Keep // zero to keep all
 	logger *slog.Logger
+	made   string // the backup that add made; "" for none
 }
 
-// openArchive opens the archive in a target, or begins one.
-func (a *Cluster) openArchive(ctx context.Context, s BackupSettings) (archiver, error) {
+// openArchive opens the archive in a target. If there is none and begin is set, it begins one. A directory must be there:
+// a missing one may be a file system that is not mounted, and a new archive would hide that.
+func (a *Cluster) openArchive(ctx context.Context, s BackupSettings, begin bool) (archiver, error) {
 	from := backupSource{a}
 	id, err := from.ID(ctx)
 	if err != nil {
@@ -35,6 +39,20 @@ func (a *Cluster) openArchive(ctx context.Context, s BackupSettings) (archiver, 
 	if err != nil {
 		return nil, err
 	}
+	if dir, is := target.(backup.Directory); is {
+		if _, err := os.Stat(string(dir)); errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("the directory %s does not exist: mount its file system, or make it with mkdir", dir)
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	if there, err := backup.HasArchive(ctx, target); err != nil {
+		return nil, err
+	} else if !there && !begin {
+		return nil, fmt.Errorf("%w any more: bring it back, or begin a new one with countctl backup --to '%s'", backup.ErrNoArchive, s.To)
+	} else if !there {
+		a.cfg.Logger.Warn("there was no archive of backups, so this node begins one", "to", s.To)
+	}
 	archive, err := backup.CreateArchive(ctx, target, id, s.Recipients)
 	if err != nil {
 		return nil, err
@@ -42,48 +60,35 @@ func (a *Cluster) openArchive(ctx context.Context, s BackupSettings) (archiver, 
 	return &nodeArchive{Archive: archive, from: from, keep: s.Keep, logger: a.cfg.Logger}, nil
 }
 
+// newest implements archiver.
 func (n *nodeArchive) newest(ctx context.Context) (time.Time, error) {
-	all, err := n.List(ctx)
-	if err != nil {
+	newest, err := n.Newest(ctx)
+	if err != nil || newest.Name == "" {
 		return time.Time{}, err
 	}
-	newest := time.Time{}
-	for _, e := range all {
-		if e.Err == nil && e.Manifest.Begun.After(newest) {
-			newest = e.Manifest.Begun
-		}
-	}
-	return newest, nil
+	return newest.Manifest.Begun, nil
 }
 
-// add implements archiver. If old backups cannot be removed, for example while somebody else backs up to the archive,
-// the new one counts all the same.
+// add implements archiver. If the new backup needs a damaged chunk of an earlier one, it is made again without that.
 func (n *nodeArchive) add(ctx context.Context) (addedBackup, error) {
-	saved, err := n.Backup(ctx, n.from, backup.Report{Say: func(text string) { n.logger.Info("a backup: " + text) }})
+	report := backup.Report{Say: func(text string) { n.logger.Info("a backup: " + text) }}
+	saved, err := n.BackupChecked(ctx, n.from, report, func(ctx context.Context, made *backup.Backup) error {
+		if made.SealedFor != "" { // this node cannot read it
+			return n.CheckThere(ctx, made.Manifest)
+		}
+		return checkBackup(ctx, made)
+	})
 	if err != nil {
 		return addedBackup{}, err
 	}
-	whole, err := n.Open(ctx, saved.Name)
-	switch {
-	case err != nil:
-	case whole.SealedFor != "": // this node cannot read it
-		err = n.CheckThere(ctx, whole.Manifest)
-	default:
-		err = checkBackup(ctx, whole)
-	}
-	if err != nil {
-		return addedBackup{}, fmt.Errorf("the new backup %s cannot be restored: %w", saved.Name, err)
-	}
-	made := addedBackup{name: saved.Name, begun: saved.Manifest.Begun, bytes: saved.Bytes, stored: saved.StoredBytes}
-	if n.keep == (backup.Keep{}) {
-		return made, nil
-	}
-	pruned, err := n.Prune(ctx, n.keep, saved.Name)
-	if err != nil && ctx.Err() == nil {
-		n.logger.Warn("old backups could not be removed, and it is tried again after the next backup", "err", err)
-	}
-	made.removed = len(pruned.Backups)
-	return made, nil
+	n.made = saved.Name
+	return addedBackup{name: saved.Name, begun: saved.Manifest.Begun, bytes: saved.Bytes, stored: saved.StoredBytes}, nil
+}
+
+// prune implements archiver.
+func (n *nodeArchive) prune(ctx context.Context) (int, error) {
+	pruned, err := n.Prune(ctx, n.keep, n.made)
+	return len(pruned.Backups), err
 }
 
 // errChecked is returned for a backup that differs from its manifest.

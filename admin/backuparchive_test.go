@@ -1,10 +1,12 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -36,7 +38,7 @@ func TestNodeArchive(t *testing.T) {
 		return []source{{Name: "likes", Number: "18446744073709551615", Config: map[string]int{"x": 1}, Partitions: map[string]int{}}}, nil
 	}
 	s := BackupSettings{To: t.TempDir(), Keep: backup.Keep{Hours: 1}}
-	in, err := a.openArchive(t.Context(), s)
+	in, err := a.openArchive(t.Context(), s, true)
 	must.Do(t, err)
 	if newest, err := in.newest(t.Context()); err != nil || !newest.IsZero() {
 		t.Errorf("the newest of no backups: %v, %v", newest, err)
@@ -48,7 +50,9 @@ func TestNodeArchive(t *testing.T) {
 		time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second))) // names have seconds
 		last, err = in.add(t.Context())
 		must.Do(t, err)
-		if removed += last.removed; last.bytes == 0 || last.stored == 0 {
+		pruned, err := in.prune(t.Context())
+		must.Do(t, err)
+		if removed += pruned; last.bytes == 0 || last.stored == 0 {
 			t.Errorf("backup %d: %+v", i, last)
 		}
 	}
@@ -92,7 +96,7 @@ func TestNodeArchive(t *testing.T) {
 		t.Errorf("a damaged chunk passes: %v", err)
 	}
 	must.Do(t, os.WriteFile(filepath.Join(s.To, "archive.json"), []byte(`{"format":"countd archive 1","cluster_id":"`+strings.Repeat("6", 32)+"\"}\n"), 0o600))
-	if _, err := a.openArchive(t.Context(), s); !errors.Is(err, backup.ErrOtherCluster) {
+	if _, err := a.openArchive(t.Context(), s, true); !errors.Is(err, backup.ErrOtherCluster) {
 		t.Errorf("another cluster's archive: %v", err)
 	}
 }
@@ -110,14 +114,80 @@ func TestSealedBackupsOfANode(t *testing.T) {
 	write(t, n, 1, 11)
 	a.cfg.SavedSources = func(context.Context) (any, error) { return []struct{}{}, nil }
 	s := BackupSettings{To: t.TempDir(), Recipients: recipients}
-	in, err := a.openArchive(t.Context(), s)
+	in, err := a.openArchive(t.Context(), s, true)
 	must.Do(t, err)
 	if made, err := in.add(t.Context()); err != nil || made.stored == 0 {
 		t.Errorf("%+v, %v", made, err)
 	}
 	s.Recipients = nil
-	if _, err := a.openArchive(t.Context(), s); err == nil || !strings.Contains(err.Error(), "--backup-recipients") {
+	if _, err := a.openArchive(t.Context(), s, true); err == nil || !strings.Contains(err.Error(), "--backup-recipients") {
 		t.Errorf("a node without recipients: %v", err)
+	}
+}
+
+// A node begins an archive in an empty directory. It begins none in a directory that is missing, and none where it had one
+// before: the file system may be unmounted.
+func TestNodeArchiveThatIsGone(t *testing.T) {
+	t.Parallel()
+	a, _ := openCluster(t, 1)
+	var log bytes.Buffer
+	a.cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	s := BackupSettings{To: filepath.Join(t.TempDir(), "mount")}
+	if _, err := a.openArchive(t.Context(), s, true); err == nil || !strings.Contains(err.Error(), "mount does not exist: mount its file system") {
+		t.Errorf("a missing directory: %v", err)
+	}
+	must.Do(t, os.Mkdir(s.To, 0o700))
+	if _, err := a.openArchive(t.Context(), s, false); !errors.Is(err, backup.ErrNoArchive) || !strings.Contains(err.Error(), "countctl backup --to '"+s.To+"'") {
+		t.Errorf("an archive that is gone: %v", err)
+	}
+	if log.Len() > 0 {
+		t.Errorf("logged: %s", log.String())
+	}
+	_, err := a.openArchive(t.Context(), s, true)
+	must.Do(t, err)
+	if !strings.Contains(log.String(), "level=WARN msg=\"there was no archive") {
+		t.Errorf("a new archive logs %s", log.String())
+	}
+	log.Reset()
+	_, err = a.openArchive(t.Context(), s, false)
+	must.Do(t, err)
+	if log.Len() > 0 {
+		t.Errorf("an archive that was there logs %s", log.String())
+	}
+}
+
+// A damaged chunk of an earlier backup breaks no new one, and no new one that is broken stays.
+func TestNodeBackupHealsDamage(t *testing.T) {
+	t.Parallel()
+	a, n := openCluster(t, 1)
+	write(t, n, 7)
+	a.cfg.SavedSources = func(context.Context) (any, error) { return []struct{}{}, nil }
+	s := BackupSettings{To: t.TempDir(), Keep: backup.Keep{Hours: 1}}
+	in, err := a.openArchive(t.Context(), s, true)
+	must.Do(t, err)
+	_, err = in.add(t.Context())
+	must.Do(t, err)
+	damageChunks(t, s.To)
+	in, err = a.openArchive(t.Context(), s, false)
+	must.Do(t, err)
+	made, err := in.add(t.Context())
+	must.Do(t, err)
+	_, err = in.prune(t.Context())
+	must.Do(t, err)
+	target, err := backup.OpenTarget(t.Context(), s.To)
+	must.Do(t, err)
+	archive, err := backup.OpenArchive(t.Context(), target, nil)
+	must.Do(t, err)
+	all, err := archive.List(t.Context())
+	must.Do(t, err)
+	if len(all) != 2 || all[1].Name != made.name {
+		t.Errorf("the archive has %+v, want the first backup and %s", all, made.name)
+	}
+	v := archive.Verifier()
+	for _, e := range all {
+		if _, err := v.Verify(t.Context(), e.Manifest); err != nil {
+			t.Errorf("%s: %v", e.Name, err)
+		}
 	}
 }
 

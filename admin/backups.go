@@ -19,6 +19,8 @@ const (
 	// backupLookEvery is the interval in which the scheduler looks whether a backup is due, and whether this
 	// node still leads the catalog.
 	backupLookEvery = time.Second
+	// backupReadEvery is the interval in which a node reads, after a failed backup, whether somebody else has made one.
+	backupReadEvery = time.Minute
 	// backupMax bounds one backup. It equals the age at which other backups ignore its claim on the archive.
 	backupMax = 24 * time.Hour
 	// backupListTimeout bounds the wait for a list of the catalog, while the catalog elects a leader.
@@ -44,15 +46,16 @@ type BackupSettings struct {
 type archiver interface {
 	// newest returns when the newest whole backup began; zero if there is none.
 	newest(ctx context.Context) (time.Time, error)
-	// add backs the cluster up, checks the new backup, and then removes the backups that need not be kept.
+	// add backs the cluster up and checks the new backup.
 	add(ctx context.Context) (addedBackup, error)
+	// prune removes the backups that need not be kept, and what failed backups left. It returns the number of backups.
+	prune(ctx context.Context) (int, error)
 }
 
 type addedBackup struct {
 	name          string
 	begun         time.Time
 	bytes, stored int64 // length of the snapshots, and the part of it that no earlier backup had
-	removed       int   // backups that were removed
 }
 
 // Backups backs the cluster up by a schedule while this node leads the catalog. A new leader reads from the
@@ -60,14 +63,16 @@ type addedBackup struct {
 // never run concurrently on a node. Start starts the goroutine; Close stops it and waits for it.
 type Backups struct {
 	settings BackupSettings
-	open     func(context.Context) (archiver, error) // opens the archive in the target
+	open     func(ctx context.Context, begin bool) (archiver, error) // opens the archive in the target; if there is none and begin is set, begins one
 	leads    func() bool
 	now      func() time.Time
 	logger   *slog.Logger
 	audit    func(clientadmin.AuditEvent)
 
 	success, overdue, bytes, stored, seconds prometheus.Gauge
-	failures                                 prometheus.Counter
+	failures, pruneFailures                  prometheus.Counter
+
+	there bool // an archive was in the target since this process began; only look uses it
 
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
@@ -82,10 +87,15 @@ type Backups struct {
 type backupState struct {
 	since  time.Time // since when it leads; zero if it does not
 	read   bool      // newest was read from the archive
+	readAt time.Time // when the last try or read began
 	newest time.Time // when the newest whole backup began, at most the present; zero for none
 	failed error     // of the last try; nil after a success
 	tries  int       // failures in a row
 	retry  time.Time // when to try again; zero after a success
+	// unpruned is why the last try could not remove old backups; nil if it could, or if another run was under way for the
+	// first time in a row.
+	unpruned error
+	busy     bool // the last prune met another run
 }
 
 // NewBackups returns the scheduled backups of a node. The function audit gets an event for each backup.
@@ -103,13 +113,16 @@ func NewBackups(a *Cluster, settings BackupSettings, audit func(clientadmin.Audi
 		failures: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "countd_backup_failures_total", Help: "Backups of --backup-schedule that failed on this node.",
 		}),
+		pruneFailures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "countd_backup_prune_failures_total", Help: "Times that this node could not remove the backups that --backup-keep gives up.",
+		}),
 	}
-	for _, c := range []prometheus.Collector{b.success, b.overdue, b.bytes, b.stored, b.seconds, b.failures} {
+	for _, c := range []prometheus.Collector{b.success, b.overdue, b.bytes, b.stored, b.seconds, b.failures, b.pruneFailures} {
 		if err := to.Register(c); err != nil {
 			return nil, fmt.Errorf("cannot register metrics: %w", err)
 		}
 	}
-	b.open = func(ctx context.Context) (archiver, error) { return a.openArchive(ctx, settings) }
+	b.open = func(ctx context.Context, begin bool) (archiver, error) { return a.openArchive(ctx, settings, begin) }
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	return b, nil
 }
@@ -153,40 +166,46 @@ func (b *Backups) Close(ctx context.Context) error {
 	}
 }
 
-// look makes a backup if one is due.
+// look makes a backup if one is due. After a failure, it also reads in between whether somebody else has made one.
 func (b *Backups) look() {
-	if !b.leads() {
-		b.forget()
+	if !b.noteLeader() {
 		return
 	}
 	now := b.now()
 	b.mu.Lock()
-	if b.mu.since.IsZero() {
-		b.mu.since = now
-		b.show()
+	due := !now.Before(b.dueLocked())
+	reads := b.mu.failed != nil && now.Sub(b.mu.readAt) >= backupReadEvery
+	if due || reads {
+		b.mu.readAt = now
 	}
-	due := b.dueLocked()
 	b.mu.Unlock()
-	if due.IsZero() || now.Before(due) {
+	if !due && !reads {
 		return
 	}
 	ctx, cancel := b.whileLeading()
 	defer cancel()
-	if err := b.try(ctx, now); err != nil {
+	if err := b.try(ctx, now); err != nil && due {
 		b.fail(ctx, err)
 	}
 }
 
-// forget notes that this node does not lead the catalog.
-func (b *Backups) forget() {
+// noteLeader reports whether this node leads the catalog. It begins the state of a new leader, and clears that of a
+// node that does not lead.
+func (b *Backups) noteLeader() bool {
+	leads := b.leads()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.mu.since.IsZero() {
+	switch {
+	case leads && b.mu.since.IsZero():
+		b.mu.since = b.now()
+		b.show()
+	case !leads && !b.mu.since.IsZero():
 		b.mu.backupState = backupState{}
 		for _, g := range []prometheus.Gauge{b.success, b.overdue, b.bytes, b.stored, b.seconds} {
 			g.Set(0)
 		}
 	}
+	return leads
 }
 
 // dueLocked returns when the next try is due.
@@ -220,65 +239,118 @@ func (b *Backups) show() {
 }
 
 // whileLeading returns a context that ends with backupMax, with Close, or once this node no longer leads the
-// catalog.
+// catalog. Until the caller calls the function, the node's state follows the leadership, also if the target hangs.
 func (b *Backups) whileLeading() (context.Context, context.CancelFunc) {
 	ctx, end := context.WithTimeoutCause(b.ctx, backupMax, fmt.Errorf("it took longer than %v", backupMax))
 	ctx, cancel := context.WithCancelCause(ctx)
-	go func() { // ends with ctx
+	returned := make(chan struct{})
+	go func() { // ends once the caller calls the function
 		for {
 			select {
-			case <-ctx.Done():
+			case <-returned:
 				return
 			case <-time.After(backupLookEvery):
-				if !b.leads() {
+				if !b.noteLeader() {
 					cancel(errNotLeading)
 				}
 			}
 		}
 	}()
-	return ctx, func() { cancel(nil); end() }
+	return ctx, func() { close(returned); cancel(nil); end() }
 }
 
-// try reads when the newest backup began, if this node does not know it yet, and makes a backup if one is due.
+// try makes a backup if one is due, and removes old ones. If the backup fails, it removes old ones too, because the
+// target may be full.
 func (b *Backups) try(ctx context.Context, now time.Time) error {
-	archive, err := b.open(ctx)
+	archive, err := b.open(ctx, !b.there)
 	if err != nil {
 		return err
 	}
-	if b.mu.Lock(); !b.mu.read {
-		b.mu.Unlock()
-		newest, err := archive.newest(ctx)
-		if err != nil {
-			return err
-		}
-		if newest.After(now) { // a clock was wrong: the schedule must not wait until then
-			newest = now
-		}
-		b.mu.Lock()
-		b.mu.read, b.mu.newest, b.mu.retry = true, newest, time.Time{}
-		b.show()
-		if now.Before(b.dueLocked()) {
-			b.mu.failed, b.mu.tries = nil, 0
-			b.mu.Unlock()
-			return nil
-		}
-	}
-	b.mu.Unlock()
-	made, err := archive.add(ctx)
-	if err != nil {
+	b.there = true
+	if due, err := b.stillDue(ctx, archive, now); err != nil || !due {
 		return err
 	}
+	made, failed := archive.add(ctx)
 	took := b.now().Sub(now)
+	removed := 0
+	if !isDamage(failed) && ctx.Err() == nil { // what is left of a damaged archive stays for its repair
+		removed, err = archive.prune(ctx)
+		b.pruned(ctx, err)
+	}
+	if failed != nil {
+		return failed
+	}
+	b.logger.Info("backed up", "to", b.settings.To, "name", made.name, "bytes", made.bytes, "new_bytes", made.stored, "removed", removed, "after", took.Round(time.Millisecond).String())
+	b.audit(clientadmin.AuditEvent{Time: b.now(), What: "backup", Target: b.settings.To + " " + made.name, Outcome: "ok"})
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.mu.newest, b.mu.failed, b.mu.tries, b.mu.retry = made.begun, nil, 0, time.Time{}
+	if b.mu.since.IsZero() { // the state is that of a node that does not lead
+		return nil
+	}
+	b.mu.read, b.mu.newest, b.mu.failed, b.mu.tries, b.mu.retry = true, made.begun, nil, 0, time.Time{}
 	b.show()
 	b.bytes.Set(float64(made.bytes))
 	b.stored.Set(float64(made.stored))
 	b.seconds.Set(took.Seconds())
-	b.logger.Info("backed up", "to", b.settings.To, "name", made.name, "bytes", made.bytes, "new_bytes", made.stored, "removed", made.removed, "after", took.Round(time.Millisecond).String())
-	b.audit(clientadmin.AuditEvent{Time: b.now(), What: "backup", Target: b.settings.To + " " + made.name, Outcome: "ok"})
 	return nil
+}
+
+// stillDue reports whether a backup is due. It reads when the newest backup began, if this node does not know it yet or
+// the last try failed. If somebody else has made a backup meanwhile, the failure no longer counts.
+func (b *Backups) stillDue(ctx context.Context, archive archiver, now time.Time) (bool, error) {
+	b.mu.Lock()
+	known := b.mu.read && b.mu.failed == nil
+	b.mu.Unlock()
+	if known {
+		return true, nil
+	}
+	newest, err := archive.newest(ctx)
+	if err != nil {
+		return false, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.mu.since.IsZero():
+		return false, errNotLeading
+	case !b.mu.read && newest.After(now): // a clock was wrong: the schedule must not wait until then
+		newest = now
+	case b.mu.read && (newest.After(now) || !newest.After(b.mu.newest)): // nobody has made a backup since the failure
+		return !now.Before(b.dueLocked()), nil
+	}
+	b.mu.read, b.mu.newest, b.mu.retry = true, newest, time.Time{}
+	b.show()
+	if now.Before(b.dueLocked()) {
+		b.mu.failed, b.mu.tries = nil, 0
+		return false, nil
+	}
+	return true, nil
+}
+
+// pruned notes whether old backups could be removed. Somebody who backs up at the same moment is no problem, but the
+// claim of a killed run keeps each later try from it.
+func (b *Backups) pruned(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	busy := errors.Is(err, backup.ErrBusy)
+	first := busy && !b.mu.busy
+	b.mu.busy, b.mu.unpruned = busy, nil
+	if err == nil {
+		return
+	}
+	if !first {
+		b.mu.unpruned = err
+	}
+	b.pruneFailures.Inc()
+	b.logger.Warn("old backups could not be removed, and it is tried again after the next backup", "to", b.settings.To, "err", err)
+}
+
+// isDamage reports whether an error is that of a backup that is not whole.
+func isDamage(err error) bool {
+	return errors.Is(err, backup.ErrIncomplete) || errors.Is(err, errChecked)
 }
 
 // fail notes why a try failed, and when to try again.
@@ -295,6 +367,9 @@ func (b *Backups) fail(ctx context.Context, err error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.mu.since.IsZero() { // the leadership ended in this moment
+		return
+	}
 	b.mu.failed = err
 	b.mu.tries++
 	now := b.now()
@@ -320,7 +395,7 @@ func (b *Backups) pause(now time.Time, tries int) time.Duration {
 	return pause
 }
 
-// Problem returns what is wrong with the backups, with a command that helps, or "". On a node that does not
+// Problem returns what is wrong with the backups, with a command that helps if there is one, or "". On a node that does not
 // lead the catalog, it returns "".
 func (b *Backups) Problem(now time.Time) string {
 	b.mu.Lock()
@@ -329,7 +404,8 @@ func (b *Backups) Problem(now time.Time) string {
 		return ""
 	}
 	var what []string
-	switch late := now.After(b.overdueLocked()); {
+	late := now.After(b.overdueLocked())
+	switch {
 	case !late:
 	case b.mu.newest.IsZero():
 		what = append(what, "there is no backup in "+b.settings.To)
@@ -338,9 +414,14 @@ func (b *Backups) Problem(now time.Time) string {
 	}
 	if b.mu.failed != nil {
 		what = append(what, fmt.Sprintf("the last %d tries to back up to %s failed: %v", b.mu.tries, b.settings.To, b.mu.failed))
+	} else if late {
+		what = append(what, "countctl backup --to '"+b.settings.To+"' makes one now")
 	}
-	if what == nil {
-		return ""
+	if b.mu.unpruned != nil {
+		what = append(what, fmt.Sprintf("old backups in %s cannot be removed: %v", b.settings.To, b.mu.unpruned))
 	}
-	return strings.Join(what, "; ") + "; countctl backup --to '" + b.settings.To + "' makes one now"
+	if isDamage(b.mu.failed) || isDamage(b.mu.unpruned) {
+		what = append(what, "countctl backup verify '"+b.settings.To+"' names the damaged files")
+	}
+	return strings.Join(what, "; ")
 }

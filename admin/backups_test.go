@@ -3,7 +3,9 @@ package admin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/countd/countd/backup"
 	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/internal/must"
 )
@@ -31,6 +34,10 @@ type backupWorld struct {
 	broken error                     // of the archive; nil for none
 	hang   func(ctx context.Context) // called by add; nil for nothing
 	events []clientadmin.AuditEvent
+
+	pruned   int   // calls of prune
+	unpruned error // of prune
+	begins   []bool
 }
 
 func newBackupWorld(t *testing.T) *backupWorld {
@@ -41,7 +48,10 @@ func newBackupWorld(t *testing.T) *backupWorld {
 		func(e clientadmin.AuditEvent) { w.events = append(w.events, e) }, prometheus.NewPedanticRegistry())
 	must.Do(t, err)
 	w.leads, w.now = w.led.Load, func() time.Time { return w.at }
-	w.open = func(context.Context) (archiver, error) { return w, nil }
+	w.open = func(_ context.Context, begin bool) (archiver, error) {
+		w.begins = append(w.begins, begin)
+		return w, nil
+	}
 	w.led.Store(true)
 	t.Cleanup(func() { must.Do(t, w.Close(context.Background())) })
 	return w
@@ -62,6 +72,11 @@ func (w *backupWorld) add(ctx context.Context) (addedBackup, error) {
 	return addedBackup{name: began.Format(time.RFC3339), begun: began, bytes: 100, stored: 10}, nil
 }
 
+func (w *backupWorld) prune(context.Context) (int, error) {
+	w.pruned++
+	return 1, w.unpruned
+}
+
 // looks looks each minute until a time of the day, and returns when it made backups.
 func (w *backupWorld) looks(until string) (made []string) {
 	end, err := time.Parse("2006-01-02 15:04", "2026-11-29 "+until)
@@ -75,6 +90,17 @@ func (w *backupWorld) looks(until string) (made []string) {
 		}
 	}
 	return made
+}
+
+// failuresAt returns when backups failed, by the audited events from a number on.
+func (w *backupWorld) failuresAt(from int) string {
+	var at []string
+	for _, e := range w.events[from:] {
+		if strings.HasPrefix(e.Outcome, "failed: ") {
+			at = append(at, e.Time.Format("15:04"))
+		}
+	}
+	return strings.Join(at, " ")
 }
 
 func (w *backupWorld) expects(t *testing.T, until, want string) {
@@ -145,13 +171,11 @@ func TestBackupsThatFail(t *testing.T) {
 	w := newBackupWorld(t)
 	w.expects(t, "17:30", "17:20")
 	w.broken = errors.New("no permission")
-	var tries []string
-	w.hang = func(context.Context) { tries = append(tries, w.at.Format("15:04")) }
 	w.expects(t, "18:59", "")
-	if got := strings.Join(tries, " "); got != "18:00 18:01 18:03 18:07 18:15 18:31" {
+	if got := w.failuresAt(0); got != "18:00 18:01 18:03 18:07 18:15 18:31" {
 		t.Errorf("tries at %s", got)
 	}
-	if p := w.Problem(w.at); p != "the last 6 tries to back up to /b failed: no permission; countctl backup --to '/b' makes one now" {
+	if p := w.Problem(w.at); p != "the last 6 tries to back up to /b failed: no permission" {
 		t.Errorf("the problem: %s", p)
 	}
 	w.expects(t, "19:00", "")
@@ -161,14 +185,15 @@ func TestBackupsThatFail(t *testing.T) {
 	if got := metricOf(t, w.failures); got != 6 || w.events[6].Outcome != "failed: no permission" {
 		t.Errorf("%v failures, audited %+v", got, w.events)
 	}
-	w.broken, w.hang = nil, nil
+	w.broken = nil
 	w.expects(t, "20:30", "19:01 20:00")
 	if p := w.Problem(w.at); p != "" {
 		t.Errorf("a problem: %s", p)
 	}
-	tries, w.broken, w.hang = nil, errors.New("again"), func(context.Context) { tries = append(tries, w.at.Format("15:04")) }
+	before := len(w.events)
+	w.broken = errors.New("again")
 	w.expects(t, "21:02", "")
-	if got := strings.Join(tries, " "); got != "21:00 21:01" {
+	if got := w.failuresAt(before); got != "21:00 21:01" {
 		t.Errorf("tries at %s", got)
 	}
 
@@ -182,6 +207,94 @@ func TestBackupsThatFail(t *testing.T) {
 	w.expects(t, "19:01", "")
 	if p := w.Problem(w.at); !strings.Contains(p, "there is no backup in /b; the last") {
 		t.Errorf("the problem: %s", p)
+	}
+}
+
+// While backups fail, the node reads each minute whether somebody else has made one. Then the failures no longer count,
+// and the schedule goes on from that backup. A backup of the future is nobody's: a clock was wrong.
+func TestBackupsOfSomebodyElse(t *testing.T) {
+	w := newBackupWorld(t)
+	w.expects(t, "17:30", "17:20")
+	w.hang = func(context.Context) { w.broken = errors.New("no space") }
+	w.looks("18:16")
+	w.broken, w.begun = nil, w.at.AddDate(1, 0, 0)
+	if w.looks("18:20"); w.Problem(w.at) == "" {
+		t.Error("a backup of the future ends the warning")
+	}
+	w.begun = w.at
+	if w.looks("18:22"); w.Problem(w.at) != "" {
+		t.Errorf("a minute after somebody else's backup: %s", w.Problem(w.at))
+	}
+	if got, want := metricOf(t, w.success), float64(w.begun.Unix()); got != want {
+		t.Errorf("the newest backup is of %v, want %v", got, want)
+	}
+	w.hang = nil
+	w.expects(t, "19:30", "19:00")
+
+	// A leader that can write, but has no chance to, names the command that helps.
+	w.mu.newest = w.at.Add(-3 * time.Hour)
+	if p := w.Problem(w.at); !strings.HasSuffix(p, "; countctl backup --to '/b' makes one now") {
+		t.Errorf("without a failure: %s", p)
+	}
+	// A node that had an archive does not begin one again.
+	if !w.begins[0] || slices.Contains(w.begins[1:], true) {
+		t.Errorf("may begin an archive: %v", w.begins)
+	}
+}
+
+// Old backups are removed after each backup, and after a failed one, because the target may be full; not if the archive
+// is damaged. The problem has the error until a removal succeeds. Another run counts from its second time.
+func TestBackupsThatCannotBeRemoved(t *testing.T) {
+	w := newBackupWorld(t)
+	w.unpruned = errors.New("chunks/87: no permission")
+	w.expects(t, "17:30", "17:20")
+	if p := w.Problem(w.at); p != "old backups in /b cannot be removed: chunks/87: no permission" || metricOf(t, w.pruneFailures) != 1 {
+		t.Errorf("the problem: %s", p)
+	}
+	w.unpruned = backup.ErrBusy
+	w.expects(t, "18:30", "18:00")
+	if p := w.Problem(w.at); p != "" {
+		t.Errorf("beside another backup: %s", p)
+	}
+	w.expects(t, "19:30", "19:00")
+	if p := w.Problem(w.at); !strings.Contains(p, "in use") {
+		t.Errorf("after two: %s", p)
+	}
+	w.unpruned, w.pruned = nil, 0
+	w.hang = func(context.Context) { w.broken = errors.New("no space") }
+	w.expects(t, "20:00", "")
+	if w.pruned != 1 || !strings.HasSuffix(w.Problem(w.at), "failed: no space") {
+		t.Errorf("after a failed backup: removed %d times; %s", w.pruned, w.Problem(w.at))
+	}
+	w.broken, w.pruned = nil, 0
+	w.hang = func(context.Context) { w.broken = fmt.Errorf("%w: chunk", backup.ErrIncomplete) }
+	w.looks("20:01")
+	if p := w.Problem(w.at); w.pruned != 0 || !strings.HasSuffix(p, "chunk; countctl backup verify '/b' names the damaged files") {
+		t.Errorf("of a damaged archive: removed %d times; %s", w.pruned, p)
+	}
+}
+
+// While the target hangs, the gauges and the problem follow the leadership.
+func TestBackupsOfAHangingTarget(t *testing.T) {
+	w := newBackupWorld(t)
+	w.look()
+	w.at = w.at.Add(3 * time.Hour)
+	hangs, release, looked := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	w.hang = func(context.Context) { close(hangs); <-release }
+	go func() { w.look(); close(looked) }() // ends with release
+	<-hangs
+	at := w.at
+	if w.Problem(at) == "" || metricOf(t, w.overdue) == 0 {
+		t.Error("there is no problem")
+	}
+	w.led.Store(false)
+	must.Become(t, "the problem ends with the leadership", func() bool { return w.Problem(at) == "" && metricOf(t, w.overdue) == 0 && metricOf(t, w.success) == 0 })
+	w.led.Store(true)
+	must.Become(t, "the problem of a new leadership is known", func() bool { return w.Problem(at.Add(3*time.Hour)) != "" })
+	close(release)
+	<-looked
+	if w.made != 1 || metricOf(t, w.failures) != 0 {
+		t.Errorf("%d backups, %v failures", w.made, metricOf(t, w.failures))
 	}
 }
 

@@ -40,7 +40,7 @@ func hourly() (s backupSchedule) {
 // add adds the settings of scheduled backups.
 func (b *backupConfig) add(c *config) {
 	*b = backupDefault
-	c.flags.StringVar(&b.To, "backup-to", "", "where the cluster is backed up to: a directory that all nodes share, as an absolute path outside --data-dir, or s3://BUCKET/PREFIX?endpoint=HOST:PORT&insecure=true&region=REGION with credentials as in countctl backup --help; the same on all nodes (default: no backups)")
+	c.flags.StringVar(&b.To, "backup-to", "", "where the cluster is backed up to: an existing directory that all nodes share, as an absolute path outside --data-dir, or s3://BUCKET/PREFIX?endpoint=HOST:PORT&insecure=true&region=REGION with credentials as in countctl backup --help; the same on all nodes (default: no backups)")
 	c.flags.Var(&b.Schedule, "backup-schedule", "with --backup-to: when a backup begins, as minute hour day month weekday in UTC, @hourly, @daily, @weekly, @monthly or @every DURATION of 1s to 8784h; 0 for never")
 	c.flags.Var(keepFlag{&b.Keep}, "backup-keep", "backups to keep: the newest of each of the last hours, days and weeks that have one, each 0 to 10000, and the newest two; 0 to keep all")
 	c.flags.StringVar(&b.RecipientsFile, "backup-recipients", "", "with --backup-to: a file of age recipients (public keys age1…, one in each line) that the archive is sealed for; the same on all nodes (default: not sealed)")

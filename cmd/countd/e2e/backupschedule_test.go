@@ -105,7 +105,7 @@ var backedUp = regexp.MustCompile(`msg="backed up".* name=(\S+)`)
 func TestScheduledBackups(t *testing.T) {
 	long(t)
 	beside(t)
-	s := scheduled{T: t, dir: filepath.Join(t.TempDir(), "archive")}
+	s := scheduled{T: t, dir: t.TempDir()}
 	s.c = newCluster(t, proctest.Options{Args: []string{"--backup-to", s.dir, "--backup-schedule", "@every 2s", "--backup-keep", "hours=1"}})
 	for id := range scheduledIDs {
 		s.writers.Go(func() { s.write(id) })
@@ -218,6 +218,7 @@ func TestBackupsCannotBeWritten(t *testing.T) {
 	}
 	n.MustCtl("incr", "7", "like=1")
 	must.Do(t, os.Remove(blocked))
+	must.Do(t, os.MkdirAll(filepath.Join(blocked, "archive"), 0o700))
 	must.Become(t, "a backup is made", func() bool { return backedUp.MatchString(n.Log()) })
 	must.Become(t, "the warning ends", func() bool { return len(warnings()) == 0 })
 }
