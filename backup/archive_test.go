@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/countd/countd/internal/must"
 )
@@ -410,5 +412,174 @@ func TestPruneKeepsTheBackupJustMade(t *testing.T) {
 		if pruned, err := at(30).Prune(t.Context(), Keep{Hours: 1}, made.Name); err != nil || len(pruned.Backups) != 1 || pruned.Kept != 3 {
 			t.Errorf("the clock is right: %+v, %v", pruned, err)
 		}
+	}
+}
+
+// A sweep that cannot see the backups deletes no chunk.
+func TestPruneNeedsToSeeTheBackups(t *testing.T) {
+	w, a, saved := stored(t)
+	var lists int
+	a.target = oddTarget{Target: w.target, list: func(prefix string, names []string) []string {
+		if prefix == backupsDir {
+			lists++
+			return nil
+		}
+		return names
+	}}
+	before := len(w.target.copied())
+	if _, err := a.Prune(t.Context(), Keep{Hours: 1}, ""); err == nil || !strings.Contains(err.Error(), "there is no backup in backups/") || len(w.target.copied()) != before {
+		t.Errorf("no backup is listed: %v, %d files of %d", err, len(w.target.copied()), before)
+	}
+	lists = 0
+	second, err := w.backup(w.target)()
+	must.Do(t, err)
+	before = len(w.target.copied())
+	a.target = oddTarget{Target: w.target, list: func(prefix string, names []string) []string {
+		if prefix == backupsDir {
+			if lists++; lists > 1 {
+				return slices.DeleteFunc(names, func(name string) bool { return name == manifestPath(saved.Name) })
+			}
+		}
+		return names
+	}}
+	if _, err := a.Prune(t.Context(), Keep{Hours: 1}, second.Name); err == nil || !strings.Contains(err.Error(), saved.Name+" has vanished") || len(w.target.copied()) != before {
+		t.Errorf("one backup is listed no more: %v, %d files of %d", err, len(w.target.copied()), before)
+	}
+}
+
+// oddTarget changes what a target answers.
+type oddTarget struct {
+	Target
+	list   func(prefix string, names []string) []string
+	put    func(name string) error // after it was done
+	delete func(name string) error // before it is done
+}
+
+func (o oddTarget) Put(ctx context.Context, name string, body []byte) error {
+	err := o.Target.Put(ctx, name, body)
+	if err == nil && o.put != nil {
+		err = o.put(name)
+	}
+	return err
+}
+
+func (o oddTarget) List(ctx context.Context, prefix string) ([]string, error) {
+	names, err := o.Target.List(ctx, prefix)
+	if o.list != nil {
+		names = o.list(prefix, names)
+	}
+	return names, err
+}
+
+func (o oddTarget) Delete(ctx context.Context, name string) error {
+	if o.delete != nil {
+		if err := o.delete(name); err != nil {
+			return err
+		}
+	}
+	return o.Target.Delete(ctx, name)
+}
+
+// withWaste adds chunks to an archive that no backup names.
+func (w *world) withWaste(t *testing.T, n int) (paths []string) {
+	t.Helper()
+	for i := range n {
+		paths = append(paths, chunkPath(fmt.Sprintf("%064x", i)))
+		must.Do(t, w.target.Put(t.Context(), paths[i], nil))
+	}
+	return paths
+}
+
+// A sweep goes on past files that it cannot delete, and names the first.
+func TestASweepGoesOn(t *testing.T) {
+	w, a, saved := stored(t)
+	waste, refused := w.withWaste(t, 250), errors.New("not yours")
+	a.target = oddTarget{Target: w.target, delete: func(name string) error {
+		if name == waste[0] || name == waste[1] {
+			return refused
+		}
+		return nil
+	}}
+	pruned, err := a.Prune(t.Context(), Keep{Hours: 1}, saved.Name)
+	if !errors.Is(err, refused) || pruned.Chunks != 248 || !strings.Contains(err.Error(), "cannot delete 2 files, such as: cannot delete "+waste[0]) {
+		t.Errorf("%+v, %v", pruned, err)
+	}
+	must.Do(t, w.check())
+}
+
+// after returns a time at which the monotonic clock and the wall clock have gone on differently.
+func after(monotonic, wall time.Duration) time.Time {
+	t := time.Now().Add(monotonic)
+	// A time.Time that has a monotonic reading begins with a flag, 33 bits of seconds and 30 bits of nanoseconds.
+	*(*uint64)(unsafe.Pointer(&t)) += uint64((wall-monotonic)/time.Second) << 30
+	return t
+}
+
+// A sweep that was suspended stops: it looks at the clock before each deletion, and at the claims now and then.
+func TestASuspendedSweepStops(t *testing.T) {
+	if begun, now := time.Now(), after(time.Minute, time.Hour); now.Sub(begun).Round(time.Second) != time.Minute || now.Round(0).Sub(begun.Round(0)).Round(time.Second) != time.Hour {
+		t.Fatalf("%v is not a minute and an hour after %v", now, begun)
+	}
+	for what, c := range map[string]struct {
+		asleep  func(a *Archive, w *world) // after 150 deletions
+		deletes int                        // at most, then
+	}{
+		"the machine was suspended":   {func(a *Archive, _ *world) { a.now = func() time.Time { return after(0, time.Hour) } }, 0},
+		"the wall clock was set back": {func(a *Archive, _ *world) { a.now = func() time.Time { return after(time.Hour, 0) } }, 0},
+		"the claim was deleted": {func(_ *Archive, w *world) {
+			for name := range w.target.copied() {
+				if strings.HasPrefix(name, claimsDir) {
+					_ = w.target.Delete(w.ctx(), name)
+				}
+			}
+		}, checkEvery},
+		"a backup began": {func(a *Archive, w *world) {
+			_ = w.target.Put(w.ctx(), claimsDir+"backup-"+a.newName(time.Now())+".json", nil)
+		}, checkEvery},
+	} {
+		w, a, saved := stored(t)
+		w.withWaste(t, 600)
+		deletes := 0
+		a.target = oddTarget{Target: w.target, delete: func(name string) error {
+			if strings.HasPrefix(name, chunksDir) {
+				if deletes++; deletes == 150 {
+					c.asleep(a, w)
+				}
+			}
+			return nil
+		}}
+		if _, err := a.Prune(t.Context(), Keep{Hours: 1}, saved.Name); err == nil || deletes > 150+c.deletes {
+			t.Errorf("%s: %d deletions, %v", what, deletes, err)
+		}
+	}
+}
+
+// A claim whose Put failed after all is deleted, and one of a clock that is far ahead does not count for ever.
+func TestClaimsDoNotStay(t *testing.T) {
+	w, a, _ := stored(t)
+	lost := errors.New("the answer was lost")
+	a.target = oddTarget{Target: w.target, put: func(string) error { return lost }}
+	if _, err := a.Prune(t.Context(), Keep{Hours: 1}, ""); !errors.Is(err, lost) {
+		t.Errorf("a claim that failed: %v", err)
+	}
+	a.target = w.target
+	must.Do(t, w.target.Put(t.Context(), claimsDir+"backup-20990101T000000Z-00000000.json", nil))
+	if _, err := a.Prune(t.Context(), Keep{Hours: 1}, ""); err != nil {
+		t.Errorf("a claim of 2099: %v", err)
+	}
+	if names, err := w.target.List(t.Context(), claimsDir); err != nil || len(names) > 0 {
+		t.Errorf("claims %q, %v", names, err)
+	}
+}
+
+// A backup says that it waits for a sweep.
+func TestABackupSaysThatItWaits(t *testing.T) {
+	w, a, _ := stored(t)
+	a.waitMax = claimWaitStep
+	must.Do(t, w.target.Put(t.Context(), claimsDir+"sweep-"+a.newName(time.Now())+".json", nil))
+	var said []string
+	_, err := a.Backup(t.Context(), w.cluster, Report{Say: func(text string) { said = append(said, text) }})
+	if !errors.Is(err, ErrBusy) || len(said) != 1 || !strings.Contains(said[0], "waiting up to 1s") {
+		t.Errorf("%v; it said %q", err, said)
 	}
 }

@@ -39,8 +39,8 @@ var ErrBusy = errors.New("the archive is in use")
 type claim struct {
 	a     *Archive
 	kind  claimKind
-	name  string // path in the target
-	since time.Time
+	name  string    // path in the target
+	since time.Time // with a monotonic reading
 }
 
 // claimBody tells an operator who holds a claim.
@@ -54,12 +54,15 @@ type claimBody struct {
 var claimName = regexp.MustCompile(`^(backup|sweep)-([0-9]{8}T[0-9]{6}Z)-[0-9a-f]{8}\.json$`)
 
 // take puts a claim and returns it unless a claim excludes it. It returns ErrBusy for one that does, for a backup
-// only after claimWaitMax.
-func (a *Archive) take(ctx context.Context, kind claimKind) (*claim, error) {
+// only after claimWaitMax, of which it reports the beginning.
+func (a *Archive) take(ctx context.Context, kind claimKind, report *Report) (*claim, error) {
 	for waited := time.Duration(0); ; waited += claimWaitStep {
 		c, err := a.tryTake(ctx, kind)
 		if !errors.Is(err, ErrBusy) || kind.name != claimBackup.name || waited >= a.waitMax {
 			return c, err
+		}
+		if waited == 0 {
+			report.say("%v; waiting up to %s", err, a.waitMax)
 		}
 		select {
 		case <-ctx.Done():
@@ -70,18 +73,20 @@ func (a *Archive) take(ctx context.Context, kind claimKind) (*claim, error) {
 }
 
 func (a *Archive) tryTake(ctx context.Context, kind claimKind) (*claim, error) {
-	since := a.now().UTC()
+	since := a.now()
 	c := &claim{a: a, kind: kind, since: since, name: claimsDir + kind.name + "-" + a.newName(since) + ".json"}
 	host, _ := os.Hostname() // only for information
-	body, err := json.Marshal(claimBody{Since: since, Host: host, Process: os.Getpid(), Program: program.VersionText()})
+	body, err := json.Marshal(claimBody{Since: since.UTC(), Host: host, Process: os.Getpid(), Program: program.VersionText()})
 	if err != nil {
 		return nil, err
 	}
-	if err := a.target.Put(ctx, c.name, body); err != nil {
-		return nil, fmt.Errorf("cannot claim the archive: %w", err)
+	if err = a.target.Put(ctx, c.name, body); err != nil {
+		err = fmt.Errorf("cannot claim the archive: %w", err)
+	} else {
+		err = c.check(ctx)
 	}
-	if err := c.check(ctx); err != nil {
-		c.release(ctx)
+	if err != nil {
+		c.release(ctx) // a Put that failed may have stored it
 		return nil, err
 	}
 	return c, nil
@@ -114,7 +119,9 @@ func (c *claim) check(ctx context.Context) error {
 
 // inTime returns an error if the run takes too long. Then others may take its claim for that of a killed run.
 func (c *claim) inTime() error {
-	if took := c.a.now().Sub(c.since); took > c.kind.runMax {
+	now := c.a.now()
+	// The monotonic clock stands still while the machine is suspended, and the wall clock may be set back.
+	if took := max(now.Sub(c.since), now.Round(0).Sub(c.since.Round(0))); took > c.kind.runMax {
 		return fmt.Errorf("the %s takes longer than %s", c.kind.name, c.kind.runMax)
 	}
 	return nil
@@ -124,10 +131,10 @@ func (c *claim) excludedBy(kind, since string) bool {
 	return (kind != claimBackup.name || c.kind.name != claimBackup.name) && !c.a.void(kind, since)
 }
 
-// void reports whether a claim is that of a run that was killed.
+// void reports whether a claim is that of a run that was killed, or of a clock that was far ahead.
 func (a *Archive) void(kind, since string) bool {
 	began, err := time.Parse(nameTime, since)
-	return err == nil && a.now().Sub(began) > kindOf(kind).voidAfter
+	return err == nil && a.now().Sub(began).Abs() > kindOf(kind).voidAfter
 }
 
 func kindOf(name string) claimKind {

@@ -263,6 +263,9 @@ func carryOut(w *world, plan []planned, c *counts) error {
 // leavesNothing sweeps the archive once all claims are void, and checks that it has only what its backups need.
 func (w *world) leavesNothing() error {
 	time.Sleep(25 * time.Hour)
+	if _, err := w.backup(w.target)(); err != nil { // no sweep deletes chunks while there is no backup
+		return err
+	}
 	a, err := w.archive(w.target)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,62 +92,107 @@ type Pruned struct {
 // failed, too. Prune deletes nothing if made is not there. It returns ErrBusy while another run uses the archive. If it
 // fails or is killed, the remaining backups are whole, and the next Prune goes on.
 func (a *Archive) Prune(ctx context.Context, keep Keep, made string) (out Pruned, err error) {
-	c, err := a.take(ctx, claimSweep)
+	c, err := a.take(ctx, claimSweep, &Report{})
 	if err != nil {
 		return out, err
 	}
 	defer c.release(ctx)
 	ctx, cancel := context.WithTimeout(ctx, c.kind.runMax)
 	defer cancel()
-	if out.Backups, err = a.deleteBackups(ctx, c, keep, made); err != nil {
-		return out, err
+	d := deletion{target: a.target, claim: c}
+	var rest []string
+	if out.Backups, rest, err = a.deleteBackups(ctx, &d, keep, made); err != nil {
+		return out, errors.Join(err, d.failed())
 	}
-	named, kept, err := a.named(ctx)
+	named, kept, err := a.named(ctx, rest)
 	if err != nil {
-		return out, fmt.Errorf("cannot delete chunks while it is unknown which are needed: %w; delete the backup's file in %s, if it is lost", err, backupsDir)
+		return out, errors.Join(fmt.Errorf("cannot delete chunks while it is unknown which are needed: %w", err), d.failed())
 	}
 	out.Kept = kept
-	out.Chunks, err = a.sweep(ctx, c, named)
-	return out, err
+	out.Chunks, err = a.sweep(ctx, &d, named)
+	return out, errors.Join(err, d.failed())
+}
+
+// checkEvery is the number of deletions after which a sweep looks again for its claim and those of others.
+const checkEvery = 100
+
+// deletion deletes files under a claim. It goes on past files that it cannot delete.
+type deletion struct {
+	target Target
+	claim  *claim
+	tries  int
+	failures
+}
+
+// failures counts errors, and has the first.
+type failures struct {
+	n     int
+	first error
+}
+
+func (f *failures) failed() error {
+	if f.n > 1 {
+		return fmt.Errorf("cannot delete %d files, such as: %w", f.n, f.first)
+	}
+	return f.first
+}
+
+// delete reports whether it deleted a file. The error says that nothing more may be deleted.
+func (d *deletion) delete(ctx context.Context, name string) (bool, error) {
+	may := d.claim.inTime
+	if d.tries%checkEvery == 0 {
+		may = func() error { return d.claim.check(ctx) }
+	}
+	d.tries++
+	if err := cmp.Or(ctx.Err(), may()); err != nil {
+		return false, err
+	}
+	err := d.target.Delete(ctx, name)
+	if err != nil {
+		d.n++
+		d.first = cmp.Or(d.first, fmt.Errorf("cannot delete %s: %w", name, err))
+	}
+	return err == nil, nil
 }
 
 // deleteBackups deletes the manifests that keep gives up, except made. It passes over backups that cannot be read or lack
 // a chunk: they neither count for keep, nor are they deleted, because a part of them may be all that is left. Those that
-// lie in the future are passed over too: they would take the places of the newest ones.
-func (a *Archive) deleteBackups(ctx context.Context, c *claim, keep Keep, made string) (deleted []string, err error) {
+// lie in the future are passed over too: they would take the places of the newest ones. rest has the backups that it did
+// not try to delete.
+func (a *Archive) deleteBackups(ctx context.Context, d *deletion, keep Keep, made string) (deleted, rest []string, err error) {
 	there, err := a.chunks(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var good []string
 	var begun []time.Time
-	found := made == ""
 	if err := a.each(ctx, func(e Entry) {
-		found = found || e.Name == made
 		if e.Err == nil && !a.isFuture(e.Name) && e.Manifest.isThere(there) {
 			good, begun = append(good, e.Name), append(begun, e.Begun())
+		} else {
+			rest = append(rest, e.Name)
 		}
 	}); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if !found {
-		return nil, fmt.Errorf("the new backup %s is not in the archive, so nothing of it is deleted: something else changes it", made)
-	}
-	if keep == (Keep{}) {
-		return nil, nil
+	if made != "" && !slices.Contains(rest, made) && !slices.Contains(good, made) {
+		return nil, nil, fmt.Errorf("the new backup %s is not in the archive, so nothing of it is deleted: something else changes it", made)
 	}
 	slices.Reverse(good)
 	slices.Reverse(begun)
 	for i, stays := range keep.kept(begun) {
-		if stays || good[i] == made {
+		if stays || good[i] == made || keep == (Keep{}) {
+			rest = append(rest, good[i])
 			continue
 		}
-		if err := errors.Join(c.inTime(), a.target.Delete(ctx, manifestPath(good[i]))); err != nil {
-			return deleted, fmt.Errorf("cannot delete backup %s: %w", good[i], err)
+		switch done, err := d.delete(ctx, manifestPath(good[i])); {
+		case err != nil:
+			return deleted, nil, err
+		case done:
+			deleted = append(deleted, good[i])
 		}
-		deleted = append(deleted, good[i])
 	}
-	return deleted, nil
+	return deleted, rest, nil
 }
 
 func (m *Manifest) isThere(chunks map[string]bool) bool {
@@ -159,17 +205,26 @@ func (m *Manifest) isThere(chunks map[string]bool) bool {
 }
 
 // named returns the names of the chunks that manifests name, and the number of manifests. It reads all manifests, also
-// those that were there before, because only what is in the target now counts.
-func (a *Archive) named(ctx context.Context) (chunks map[string]bool, manifests int, err error) {
+// those that were there before, because only what is in the target now counts. A list that has none, or lacks one of
+// must, is of a target that somebody else changes, or that cannot be seen whole: then each chunk may be needed.
+func (a *Archive) named(ctx context.Context, must []string) (chunks map[string]bool, manifests int, err error) {
 	names, err := a.names(ctx)
 	if err != nil {
 		return nil, 0, err
+	}
+	if len(names) == 0 {
+		return nil, 0, fmt.Errorf("there is no backup in %s", backupsDir)
+	}
+	for _, name := range must {
+		if !slices.Contains(names, name) {
+			return nil, 0, fmt.Errorf("backup %s has vanished from %s", name, backupsDir)
+		}
 	}
 	chunks = map[string]bool{}
 	for _, name := range names {
 		m, err := a.manifest(ctx, name)
 		if err != nil {
-			return nil, 0, err
+			return nil, 0, fmt.Errorf("%w; delete its file %s, if it is lost", err, manifestPath(name))
 		}
 		for chunk := range m.chunks {
 			chunks[chunk] = true
@@ -179,36 +234,33 @@ func (a *Archive) named(ctx context.Context) (chunks map[string]bool, manifests 
 }
 
 // sweep deletes the chunks that are not named, and what killed runs left: temporary files and void claims.
-func (a *Archive) sweep(ctx context.Context, c *claim, named map[string]bool) (deleted int, err error) {
-	files, err := a.target.List(ctx, "")
-	if err != nil {
-		return 0, fmt.Errorf("cannot list the archive: %w", err)
+func (a *Archive) sweep(ctx context.Context, d *deletion, named map[string]bool) (chunks int, err error) {
+	var files []string
+	for _, dir := range []string{chunksDir, backupsDir, claimsDir} {
+		more, err := a.target.List(ctx, dir)
+		if err != nil {
+			return 0, fmt.Errorf("cannot list %s of the archive: %w", dir, err)
+		}
+		files = append(files, more...)
 	}
 	for _, file := range files {
-		base, isChunk := path.Base(file), false
-		switch dir := path.Dir(file) + "/"; {
-		case strings.HasPrefix(file, chunksDir):
-			isChunk = chunkName.MatchString(base)
-			if isChunk && named[base] || !isChunk && !isTemporary(base) {
-				continue
-			}
-		case dir == backupsDir:
-			if !isTemporary(base) {
-				continue
-			}
-		case dir == claimsDir:
-			if parts := claimName.FindStringSubmatch(base); parts == nil || !a.void(parts[1], parts[2]) {
-				continue
-			}
+		base := path.Base(file)
+		isChunk := strings.HasPrefix(file, chunksDir) && chunkName.MatchString(base)
+		claimed := claimName.FindStringSubmatch(base)
+		switch {
+		case isChunk && !named[base]:
+		case isTemporary(base) && !strings.HasPrefix(file, claimsDir):
+		case path.Dir(file)+"/" == claimsDir && claimed != nil && a.void(claimed[1], claimed[2]):
 		default:
 			continue
 		}
-		if err := errors.Join(c.inTime(), a.target.Delete(ctx, file)); err != nil {
-			return deleted, fmt.Errorf("cannot delete %s: %w", file, err)
+		done, err := d.delete(ctx, file)
+		if err != nil {
+			return chunks, err
 		}
-		if isChunk {
-			deleted++
+		if done && isChunk {
+			chunks++
 		}
 	}
-	return deleted, nil
+	return chunks, nil
 }

@@ -36,7 +36,7 @@ func (a *Archive) Backup(ctx context.Context, cluster Cluster, report Report) (*
 		return nil, err
 	}
 	began := a.now()
-	c, err := a.take(ctx, claimBackup)
+	c, err := a.take(ctx, claimBackup, &report)
 	if err != nil {
 		return nil, err
 	}

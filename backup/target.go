@@ -79,15 +79,24 @@ func (d Directory) Get(ctx context.Context, name string) ([]byte, error) {
 
 // List implements Target. It also returns the temporary files that killed calls of Put left.
 func (d Directory) List(ctx context.Context, prefix string) (names []string, err error) {
-	err = filepath.WalkDir(d.path(prefix), func(at string, e fs.DirEntry, err error) error {
+	root, err := filepath.EvalSymlinks(d.path(prefix)) // WalkDir does not follow a root that is a link
+	if errors.Is(err, fs.ErrNotExist) {                // nothing yet
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	err = filepath.WalkDir(root, func(at string, e fs.DirEntry, err error) error {
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // nothing yet, or another run has just deleted it
+		case errors.Is(err, fs.ErrNotExist): // another run has just deleted it
 			return nil
+		case prefix == "" && at == filepath.Join(root, "lost+found"): // of a file system's root, which only root can read
+			return fs.SkipDir
 		case err != nil || e.IsDir():
 			return errors.Join(err, ctx.Err())
 		}
-		below, err := filepath.Rel(string(d), at)
-		names = append(names, filepath.ToSlash(below))
+		below, err := filepath.Rel(root, at)
+		names = append(names, prefix+filepath.ToSlash(below))
 		return err
 	})
 	slices.Sort(names)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/countd/countd/internal/must"
@@ -75,5 +76,28 @@ func TestPlacesOfTargets(t *testing.T) {
 		if _, err := OpenTarget(context.Background(), place); (err == nil) != ok {
 			t.Errorf("%q: %v", place, err)
 		}
+	}
+}
+
+// A directory and its parts may be links, and the root of a file system has a directory that only root can read.
+func TestLinkedDirectories(t *testing.T) {
+	real, links := t.TempDir(), t.TempDir()
+	must.Do(t, os.Mkdir(filepath.Join(real, "lost+found"), 0o700))
+	must.Do(t, os.WriteFile(filepath.Join(real, "lost+found", "x"), nil, 0o600)) // root could list it
+	must.Do(t, os.Symlink(real, filepath.Join(links, "archive")))
+	target := Directory(filepath.Join(links, "archive"))
+	_, err := CreateArchive(t.Context(), target, "c", nil)
+	must.Do(t, err)
+	must.Do(t, os.MkdirAll(filepath.Join(links, "elsewhere"), 0o700))
+	must.Do(t, os.Symlink(filepath.Join(links, "elsewhere"), filepath.Join(real, "backups")))
+	must.Do(t, target.Put(t.Context(), "chunks/ab/abcd", nil))
+	must.Do(t, target.Put(t.Context(), "backups/x", nil))
+	for prefix, want := range map[string]string{"chunks/": "chunks/ab/abcd", "backups/": "backups/x", "claims/": ""} {
+		if got, err := target.List(t.Context(), prefix); err != nil || strings.Join(got, " ") != want {
+			t.Errorf("%q lists %q, %v", prefix, got, err)
+		}
+	}
+	if got, err := target.List(t.Context(), ""); err != nil || !slices.Contains(got, "chunks/ab/abcd") || slices.ContainsFunc(got, func(name string) bool { return strings.Contains(name, "lost") }) {
+		t.Errorf("all: %q, %v", got, err)
 	}
 }
