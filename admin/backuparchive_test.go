@@ -180,8 +180,8 @@ func TestNodeBackupHealsDamage(t *testing.T) {
 	must.Do(t, err)
 	all, err := archive.List(t.Context())
 	must.Do(t, err)
-	if len(all) != 2 || all[1].Name != made.name {
-		t.Errorf("the archive has %+v, want the first backup and %s", all, made.name)
+	if len(all) != 2 || all[0].Name != made.name && all[1].Name != made.name { // names of one second have no order
+		t.Errorf("the archive has %+v, want two backups, one of them %s", all, made.name)
 	}
 	v := archive.Verifier()
 	for _, e := range all {
