@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -40,6 +41,8 @@ type BackupSettings struct {
 	Keep     backup.Keep                            // which backups Prune keeps; zero to keep all
 	// Recipients are those that the backups are sealed for; nil for backups that are not sealed.
 	Recipients *backup.Recipients
+	// Seen outlives the process; nil for a node that does not remember.
+	Seen seenArchives
 }
 
 // archiver is the archive of the cluster's backups. Its methods return soon after their context ends.
@@ -60,7 +63,7 @@ type addedBackup struct {
 
 // Backups backs the cluster up by a schedule while this node leads the catalog. A new leader reads from the
 // archive when the newest backup began, so the schedule goes on. An overdue backup begins at once. Backups
-// never run concurrently on a node. Start starts the goroutine; Close stops it and waits for it.
+// never run concurrently on a node. Start starts the goroutines; Close stops them and waits for them.
 type Backups struct {
 	settings BackupSettings
 	open     func(ctx context.Context, begin bool) (archiver, error) // opens the archive in the target; if there is none and begin is set, begins one
@@ -72,7 +75,8 @@ type Backups struct {
 	success, overdue, bytes, stored, seconds prometheus.Gauge
 	failures, pruneFailures                  prometheus.Counter
 
-	there bool // an archive was in the target since this process began; only look uses it
+	has  func(context.Context) (bool, error) // reports whether an archive is in the target
+	seen atomic.Bool                         // this node has seen one; it stays set
 
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
@@ -123,6 +127,7 @@ func NewBackups(a *Cluster, settings BackupSettings, audit func(clientadmin.Audi
 		}
 	}
 	b.open = func(ctx context.Context, begin bool) (archiver, error) { return a.openArchive(ctx, settings, begin) }
+	b.has = func(ctx context.Context) (bool, error) { return hasArchive(ctx, settings.To) }
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	return b, nil
 }
@@ -140,6 +145,7 @@ func (b *Backups) Start() {
 	if !b.Scheduled() {
 		return
 	}
+	b.running.Go(b.awaitArchive)
 	b.running.Go(func() {
 		for {
 			select {
@@ -262,11 +268,15 @@ func (b *Backups) whileLeading() (context.Context, context.CancelFunc) {
 // try makes a backup if one is due, and removes old ones. If the backup fails, it removes old ones too, because the
 // target may be full.
 func (b *Backups) try(ctx context.Context, now time.Time) error {
-	archive, err := b.open(ctx, !b.there)
+	seen, err := b.hasSeen()
 	if err != nil {
 		return err
 	}
-	b.there = true
+	archive, err := b.open(ctx, !seen)
+	if err != nil {
+		return err
+	}
+	b.noteSeen()
 	if due, err := b.stillDue(ctx, archive, now); err != nil || !due {
 		return err
 	}

@@ -52,6 +52,7 @@ func newBackupWorld(t *testing.T) *backupWorld {
 		w.begins = append(w.begins, begin)
 		return w, nil
 	}
+	w.has = func(context.Context) (bool, error) { return false, nil }
 	w.led.Store(true)
 	t.Cleanup(func() { must.Do(t, w.Close(context.Background())) })
 	return w
@@ -241,6 +242,54 @@ func TestBackupsOfSomebodyElse(t *testing.T) {
 		t.Errorf("may begin an archive: %v", w.begins)
 	}
 }
+
+// A node that has seen an archive, also one of another node, begins none in this target, even after a restart. In another
+// target it may.
+func TestBackupsRememberTheirArchive(t *testing.T) {
+	memory := &seenMemory{}
+	begins := func(to string, restart func(*backupWorld)) bool {
+		w := newBackupWorld(t)
+		w.settings.To, w.settings.Seen = to, memory
+		restart(w)
+		w.look()
+		return w.begins[0]
+	}
+	if !begins("/a", func(w *backupWorld) {
+		w.open = func(_ context.Context, begin bool) (archiver, error) {
+			w.begins = append(w.begins, begin)
+			return nil, backup.ErrNoArchive
+		}
+	}) {
+		t.Error("a new node may not begin an archive")
+	}
+	nothing := func(*backupWorld) {}
+	if !begins("/a", nothing) || begins("/a", nothing) {
+		t.Error("a node may begin an archive where it has one")
+	}
+	if begins("/b", func(w *backupWorld) {
+		w.has = func(context.Context) (bool, error) { return true, nil }
+		w.awaitArchive()
+	}) {
+		t.Error("a node may begin an archive where another node has one")
+	}
+	if !begins("/c", nothing) {
+		t.Error("a node may not begin an archive in another target")
+	}
+	w := newBackupWorld(t)
+	w.settings.Seen = &seenMemory{damaged: errors.New("it is damaged")}
+	if w.look(); len(w.begins) != 0 || !strings.HasSuffix(w.Problem(w.at), "it is damaged") {
+		t.Errorf("a damaged memory: %s", w.Problem(w.at))
+	}
+}
+
+// seenMemory implements seenArchives.
+type seenMemory struct {
+	to      string
+	damaged error
+}
+
+func (m *seenMemory) ArchiveSeen() (string, error)    { return m.to, m.damaged }
+func (m *seenMemory) NoteArchiveSeen(to string) error { m.to = to; return m.damaged }
 
 // Old backups are removed after each backup, and after a failed one, because the target may be full; not if the archive
 // is damaged. The problem has the error until a removal succeeds. Another run counts from its second time.

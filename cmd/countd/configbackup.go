@@ -12,6 +12,7 @@ import (
 
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/backup"
+	"github.com/countd/countd/cluster"
 )
 
 const (
@@ -80,8 +81,8 @@ func (b *backupConfig) validate(c *config) error {
 	return nil
 }
 
-func (b *backupConfig) settings() admin.BackupSettings {
-	return admin.BackupSettings{To: b.To, Schedule: b.Schedule.Schedule, Keep: b.Keep, Recipients: b.recipients}
+func (b *backupConfig) settings(dir *cluster.DataDir) admin.BackupSettings {
+	return admin.BackupSettings{To: b.To, Seen: dir, Schedule: b.Schedule.Schedule, Keep: b.Keep, Recipients: b.recipients}
 }
 
 // backupSchedule is a flag for a schedule in UTC.

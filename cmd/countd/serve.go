@@ -223,7 +223,7 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 	if p.growth, err = admin.NewAutoGrowth(operators, c.AutoGrow.fixed, p.audit.Action, p.registry); err != nil {
 		return err
 	}
-	if p.backups, err = admin.NewBackups(operators, c.Backup.settings(), p.audit.Action, p.registry); err != nil {
+	if p.backups, err = admin.NewBackups(operators, c.Backup.settings(p.dir), p.audit.Action, p.registry); err != nil {
 		return err
 	}
 	server, err := api.New(api.Config{
