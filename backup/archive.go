@@ -22,15 +22,11 @@ import (
 const (
 	archiveFile   = "archive.json"
 	archiveFormat = "countd archive 1"
-	backupsDir    = "backups/"
-	chunksDir     = "chunks/"
 	// nameTime is the form of the time in names. Names of backups are ordered by it.
 	nameTime = "20060102T150405Z"
 	// workers bounds the chunks that are sealed, stored or read at once, and so the memory of a run: each has up to
 	// twice chunkBytesMax.
 	workers = 4
-	// archiveManifestBytesMax bounds a manifest with its chunks: some 600 GB of snapshots.
-	archiveManifestBytesMax = 256 << 20
 )
 
 // Latest stands for the newest backup of an archive.
@@ -227,7 +223,11 @@ func (a *Archive) Find(ctx context.Context, prefix string) (string, error) {
 		return "", fmt.Errorf("%w: the archive has no backup", ErrIncomplete)
 	}
 	if prefix == Latest {
-		return names[len(names)-1], nil
+		newest := names[len(names)-1]
+		if a.isFuture(newest) {
+			return "", fmt.Errorf("the backup %s lies in the future, by a clock that was or is wrong, so it is unknown which is the latest: give its name", newest)
+		}
+		return newest, nil
 	}
 	var found []string
 	for _, name := range names {

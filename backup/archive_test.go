@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 	"unsafe"
@@ -452,10 +453,14 @@ type oddTarget struct {
 	Target
 	list   func(prefix string, names []string) []string
 	put    func(name string) error // after it was done
+	full   bool                    // only empty files can be put
 	delete func(name string) error // before it is done
 }
 
 func (o oddTarget) Put(ctx context.Context, name string, body []byte) error {
+	if o.full && len(body) > 0 {
+		return &fs.PathError{Op: "write", Path: name, Err: syscall.ENOSPC}
+	}
 	err := o.Target.Put(ctx, name, body)
 	if err == nil && o.put != nil {
 		err = o.put(name)
@@ -582,4 +587,64 @@ func TestABackupSaysThatItWaits(t *testing.T) {
 	if !errors.Is(err, ErrBusy) || len(said) != 1 || !strings.Contains(said[0], "waiting up to 1s") {
 		t.Errorf("%v; it said %q", err, said)
 	}
+}
+
+// A sweep frees a target that is full.
+func TestASweepOfAFullTarget(t *testing.T) {
+	w, a, _ := stored(t)
+	w.withWaste(t, 10)
+	a.target = oddTarget{Target: w.target, full: true}
+	if pruned, err := a.Prune(t.Context(), Keep{}, ""); err != nil || pruned.Chunks != 10 {
+		t.Errorf("%+v, %v", pruned, err)
+	}
+}
+
+// If a clock was ahead, it is unknown which backup is the latest.
+func TestLatestIsNotInTheFuture(t *testing.T) {
+	w, a, saved := stored(t)
+	ahead, err := w.archive(w.target)
+	must.Do(t, err)
+	ahead.now = func() time.Time { return time.Now().Add(2 * time.Hour) }
+	future, err := ahead.Backup(t.Context(), w.cluster, Report{})
+	must.Do(t, err)
+	if got, err := a.Find(t.Context(), Latest); err == nil || !strings.Contains(err.Error(), future.Name+" lies in the future") {
+		t.Errorf("the latest is %s, %v", got, err)
+	}
+	if got, err := a.Find(t.Context(), saved.Name); err != nil || got != saved.Name {
+		t.Errorf("by its name: %s, %v", got, err)
+	}
+}
+
+// The newest backup that can be restored is found by the manifests from the newest on.
+func TestNewestReadsNoOlderManifests(t *testing.T) {
+	w, a, _ := stored(t)
+	if newest, err := a.Newest(t.Context()); err != nil || newest.Name == "" || newest.Manifest == nil {
+		t.Errorf("the newest of one: %+v, %v", newest, err)
+	}
+	var names []string
+	for hour := range 4 {
+		b, err := w.archive(w.target)
+		must.Do(t, err)
+		b.now = func() time.Time { return time.Now().Add(time.Duration(hour+1) * time.Hour) }
+		s, err := b.Backup(t.Context(), w.cluster, Report{})
+		must.Do(t, err)
+		names = append(names, s.Name)
+	}
+	must.Do(t, w.target.Put(t.Context(), manifestPath(names[2]), []byte("{}")))
+	a.now = func() time.Time { return time.Now().Add(3 * time.Hour) } // names[3] lies in the future
+	counted := &countedGets{Target: w.target}
+	a.target = counted
+	if newest, err := a.Newest(t.Context()); err != nil || newest.Name != names[1] || counted.n != 2 {
+		t.Errorf("the newest is %s after %d manifests, %v, want %s", newest.Name, counted.n, err, names[1])
+	}
+}
+
+type countedGets struct {
+	Target
+	n int
+}
+
+func (c *countedGets) Get(ctx context.Context, name string) ([]byte, error) {
+	c.n++
+	return c.Target.Get(ctx, name)
 }

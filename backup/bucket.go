@@ -187,7 +187,7 @@ func (b *bucket) Get(ctx context.Context, name string) (body []byte, err error) 
 	defer cancel()
 	for range getTries {
 		body, err = b.get(ctx, name)
-		if err == nil || ctx.Err() != nil || minio.ToErrorResponse(err).StatusCode != 0 { // the store answered
+		if err == nil || ctx.Err() != nil || errors.Is(err, ErrIncomplete) || minio.ToErrorResponse(err).StatusCode != 0 { // the store answered
 			break
 		}
 	}
@@ -200,6 +200,9 @@ func (b *bucket) get(ctx context.Context, name string) ([]byte, error) {
 		return nil, err
 	}
 	defer in.Close()
+	if err := checkSize(name, info.Size); err != nil {
+		return nil, err
+	}
 	body, err := io.ReadAll(in)
 	if err == nil && int64(len(body)) != info.Size {
 		err = fmt.Errorf("%s ends after %d of %d bytes: %w", name, len(body), info.Size, io.ErrUnexpectedEOF)

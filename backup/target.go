@@ -19,7 +19,8 @@ import (
 type Target interface {
 	// Put stores body under a name, whole or not at all, and replaces what was there. It is durable when Put returns.
 	Put(ctx context.Context, name string, body []byte) error
-	// Get returns an error that wraps fs.ErrNotExist if there is nothing under the name.
+	// Get returns an error that wraps fs.ErrNotExist if there is nothing under the name. It reads nothing that checkSize
+	// refuses.
 	Get(ctx context.Context, name string) ([]byte, error)
 	// List returns all names that begin with prefix, which is empty or ends with a slash, ascending.
 	List(ctx context.Context, prefix string) ([]string, error)
@@ -74,7 +75,18 @@ func (d Directory) Get(ctx context.Context, name string) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return os.ReadFile(d.path(name))
+	at := d.path(name)
+	info, err := os.Stat(at)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() { // a pipe would block
+		return nil, fmt.Errorf("%w: %s is no file", ErrIncomplete, name)
+	}
+	if err := checkSize(name, info.Size()); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(at)
 }
 
 // List implements Target. It also returns the temporary files that killed calls of Put left.

@@ -101,3 +101,25 @@ func TestLinkedDirectories(t *testing.T) {
 		t.Errorf("all: %q, %v", got, err)
 	}
 }
+
+// No target reads a file that is longer than a run can have stored.
+func TestGetIsBounded(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"backups/x.json", "chunks/ab/abcd", "archive.json"} {
+		at := filepath.Join(dir, filepath.FromSlash(name))
+		must.Do(t, os.MkdirAll(filepath.Dir(at), 0o700))
+		must.Do(t, os.WriteFile(at, nil, 0o600))
+		must.Do(t, os.Truncate(at, 300<<20))
+		if _, err := Directory(dir).Get(t.Context(), name); !errors.Is(err, ErrIncomplete) || !strings.Contains(err.Error(), name+" has 314572800 bytes, more than ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	bucket := served(t, fakeS3(t).Server())
+	must.Do(t, bucket.Put(t.Context(), "chunks/ab/abcd", make([]byte, 2*chunkBytesMax+1)))
+	if _, err := bucket.Get(t.Context(), "chunks/ab/abcd"); !errors.Is(err, ErrIncomplete) {
+		t.Errorf("a bucket: %v", err)
+	}
+	if _, err := Directory(dir).Get(t.Context(), "backups"); !errors.Is(err, ErrIncomplete) {
+		t.Errorf("a directory: %v", err)
+	}
+}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -127,7 +128,7 @@ func listedOf(e backup.Entry) listedOutput {
 func backupListCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list TARGET",
-		Short: "List the backups of an archive, the oldest first",
+		Short: "List the backups of an archive, the oldest first; exit 1 if a manifest is damaged",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			a, err := openArchive(cmd.Context(), args[0], "")
 			if err != nil {
@@ -137,11 +138,11 @@ func backupListCommand(c *cli.CLI) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all := []listedOutput{}
+			all, damaged := []listedOutput{}, error(nil)
 			for _, e := range entries {
-				all = append(all, listedOf(e))
+				all, damaged = append(all, listedOf(e)), cmp.Or(damaged, e.Err)
 			}
-			return c.Print(map[string]any{"cluster_id": a.ClusterID(), "backups": all}, func(t *cli.Table) {
+			return errors.Join(c.Print(map[string]any{"cluster_id": a.ClusterID(), "backups": all}, func(t *cli.Table) {
 				t.Row("BACKUP", "BEGUN", "SHARDS", "ROWS", "BYTES")
 				for _, b := range all {
 					if b.Error != "" {
@@ -150,7 +151,7 @@ func backupListCommand(c *cli.CLI) *cobra.Command {
 					}
 					t.Row(b.Backup, b.Begun.Format(time.RFC3339), b.Shards, cli.Grouped(b.Rows), cli.Grouped(b.Bytes))
 				}
-			})
+			}), damaged)
 		},
 	}
 }

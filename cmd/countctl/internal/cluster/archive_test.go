@@ -64,6 +64,7 @@ func TestArchiveIsRestored(t *testing.T) {
 		"an archive at gopher://":         {"backup", "--to", "gopher://x"},
 		"there is no archive":             {"backup", "list", t.TempDir()},
 		"is of cluster":                   {"backup", "--to", place},
+		"--to: the place of the archive":  {"backup", "--to", ""},
 	} {
 		if got := to.Run(args...); got.Code == cli.ExitOK || !strings.Contains(got.Err, what) {
 			t.Errorf("%q: exit %d, %s", args, got.Code, got.Err)
@@ -152,6 +153,34 @@ func TestArchiveKeeps(t *testing.T) {
 		t.Errorf("deleted %q", fourth.Deleted)
 	}
 	ctl.OK("backup", "verify", place)
+}
+
+// With --keep, a new backup that reuses damaged chunks does not take the place of others: it is stored again with them.
+func TestArchiveKeepHealsDamage(t *testing.T) {
+	server, place := nodetest.New(t), filepath.Join(t.TempDir(), "archive")
+	server.Put(7, 700, 1, 2, 3)
+	ctl := against(t, server.URL)
+	ctl.OK("backup", "--to", place)
+	mustDo(t, filepath.WalkDir(filepath.Join(place, "chunks"), func(path string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		text := []byte(clitest.ReadAll(t, path))
+		return os.WriteFile(path, must.Flipped(text, len(text)/2), 0o600)
+	}))
+	if got := ctl.Run("backup", "--to", place, "--keep", "hours=1"); got.Code != cli.ExitOK || !strings.Contains(got.Err, "is damaged") {
+		t.Errorf("exit %d, %s", got.Code, got.Err)
+	}
+	ctl.OK("backup", "verify", place)
+	names, err := filepath.Glob(filepath.Join(place, "backups", "*.json"))
+	mustDo(t, err)
+	if len(names) != 2 {
+		t.Fatalf("there are %q", names)
+	}
+	mustDo(t, os.WriteFile(names[0], []byte("{}"), 0o600))
+	if got := ctl.Run("backup", "list", place); got.Code != cli.ExitFail || !strings.Contains(got.Out, filepath.Base(names[1])[:16]) {
+		t.Errorf("a damaged manifest: exit %d, %s", got.Code, got.Out)
+	}
 }
 
 // A restore from an archive that is damaged sends nothing to the cluster.

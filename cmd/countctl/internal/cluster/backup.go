@@ -65,9 +65,9 @@ until no backup needs them.`,
 		Example: "  countctl backup before-the-upgrade\n  countctl backup --to /backups --keep hours=24,days=7,weeks=4\n  countctl backup --to 's3://backups/songs?region=eu-west-1'",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
-			case (len(args) == 1) == (to != ""):
+			case (len(args) == 1) == cmd.Flags().Changed("to"):
 				return cli.Usagef("backup takes either DIR or --to TARGET")
-			case to != "":
+			case len(args) == 0:
 				return runArchive(cmd.Context(), c, to, keep, recipients)
 			case keep != "":
 				return cli.Usagef("--keep is for an archive, with --to")
