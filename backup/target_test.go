@@ -81,15 +81,15 @@ func TestPlacesOfTargets(t *testing.T) {
 
 // A directory and its parts may be links, and the root of a file system has a directory that only root can read.
 func TestLinkedDirectories(t *testing.T) {
-	real, links := t.TempDir(), t.TempDir()
-	must.Do(t, os.Mkdir(filepath.Join(real, "lost+found"), 0o700))
-	must.Do(t, os.WriteFile(filepath.Join(real, "lost+found", "x"), nil, 0o600)) // root could list it
-	must.Do(t, os.Symlink(real, filepath.Join(links, "archive")))
+	whole, links := t.TempDir(), t.TempDir()
+	must.Do(t, os.Mkdir(filepath.Join(whole, "lost+found"), 0o700))
+	must.Do(t, os.WriteFile(filepath.Join(whole, "lost+found", "x"), nil, 0o600)) // root could list it
+	must.Do(t, os.Symlink(whole, filepath.Join(links, "archive")))
 	target := Directory(filepath.Join(links, "archive"))
 	_, err := CreateArchive(t.Context(), target, "c", nil)
 	must.Do(t, err)
 	must.Do(t, os.MkdirAll(filepath.Join(links, "elsewhere"), 0o700))
-	must.Do(t, os.Symlink(filepath.Join(links, "elsewhere"), filepath.Join(real, "backups")))
+	must.Do(t, os.Symlink(filepath.Join(links, "elsewhere"), filepath.Join(whole, "backups")))
 	must.Do(t, target.Put(t.Context(), "chunks/ab/abcd", nil))
 	must.Do(t, target.Put(t.Context(), "backups/x", nil))
 	for prefix, want := range map[string]string{"chunks/": "chunks/ab/abcd", "backups/": "backups/x", "claims/": ""} {

@@ -144,6 +144,29 @@ func TestSnapshotsTakeTurns(t *testing.T) {
 
 func never() bool { return false }
 
+// A replica waits until no other takes a snapshot that is due, but not once it has ended.
+func TestSnapshotsThatAreDueWait(t *testing.T) {
+	turns, ended := NewSnapshotTurns(never), make(chan struct{})
+	leave, _ := turns.wait(ended)
+	next := make(chan func())
+	go func() { // ends once it may take a snapshot
+		leave, _ := turns.wait(ended)
+		next <- leave
+	}()
+	select {
+	case <-next:
+		t.Error("two take a snapshot")
+	case <-time.After(20 * time.Millisecond):
+	}
+	leave()
+	leave = <-next
+	close(ended)
+	if _, ok := turns.wait(ended); ok {
+		t.Error("a replica that has ended takes a snapshot")
+	}
+	leave()
+}
+
 type discardSink struct{ raft.SnapshotSink }
 
 func (discardSink) Write(p []byte) (int, error) { return len(p), nil }

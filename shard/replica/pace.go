@@ -13,17 +13,36 @@ const (
 	snapshotPauseMax = 10 * time.Millisecond
 	// snapshotTurnWaitMax bounds the wait for a turn, because whoever has the turn may wait for the disk.
 	snapshotTurnWaitMax = 100 * time.Millisecond
+	snapshotQueueMax    = time.Minute
 )
 
 // SnapshotTurns lets the snapshots of a node's replicas compute in turn.
 type SnapshotTurns struct {
 	taken chan struct{} // capacity 1
+	queue chan struct{} // capacity 1
 	hurry func() bool
 }
 
 // NewSnapshotTurns returns turns without pauses once hurry returns true.
 func NewSnapshotTurns(hurry func() bool) *SnapshotTurns {
-	return &SnapshotTurns{make(chan struct{}, 1), hurry}
+	return &SnapshotTurns{make(chan struct{}, 1), make(chan struct{}, 1), hurry}
+}
+
+// wait waits until no other replica takes a snapshot because it is due, for snapshotQueueMax at most: while a snapshot is
+// taken, each segment that is written to is in memory twice. It returns false if ended is closed first. Otherwise the
+// caller must call leave after its snapshot.
+func (s *SnapshotTurns) wait(ended <-chan struct{}) (leave func(), ok bool) {
+	if s == nil {
+		return func() {}, true
+	}
+	select {
+	case s.queue <- struct{}{}:
+		return func() { <-s.queue }, true
+	case <-time.After(snapshotQueueMax):
+		return func() {}, true
+	case <-ended:
+		return nil, false
+	}
 }
 
 // pacedSink is a SnapshotSink for the snapshots of a node. Computing them takes about half a core, however many they are: a

@@ -177,8 +177,13 @@ func (s *Snapshotter) run() {
 		}
 		var pause retryPause
 		for (s.logSince() >= s.dueBytes() || s.growthDue()) && s.stop.Failure() == nil {
+			leave, ok := s.cfg.Turns.wait(s.done)
+			if !ok {
+				return
+			}
 			before := s.logSince()
 			err := s.Take()
+			leave()
 			s.Note(err)
 			if err == nil && s.logSince() < before {
 				continue
