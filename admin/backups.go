@@ -22,7 +22,7 @@ const (
 	backupLookEvery = time.Second
 	// backupReadEvery is the interval in which a node reads, after a failed backup, whether somebody else has made one.
 	backupReadEvery = time.Minute
-	// backupMax bounds one backup. It equals the age at which other backups ignore its claim on the archive.
+	// backupMax bounds one backup. It equals the age at which sweeps ignore its claim on the archive.
 	backupMax = 24 * time.Hour
 	// backupListTimeout bounds the wait for a list of the catalog, while the catalog elects a leader.
 	backupListTimeout = time.Minute
@@ -43,6 +43,15 @@ type BackupSettings struct {
 	Recipients *backup.Recipients
 	// Seen outlives the process; nil for a node that does not remember.
 	Seen seenArchives
+}
+
+// command returns the command that backs up to the same target, and begins an archive there if there is none.
+func (s *BackupSettings) command() string {
+	text := "countctl backup --to '" + s.To + "'"
+	if s.Recipients != nil {
+		text += " --backup-recipients FILE"
+	}
+	return text
 }
 
 // archiver is the archive of the cluster's backups. Its methods return soon after their context ends.
@@ -190,7 +199,7 @@ func (b *Backups) look() {
 	}
 	ctx, cancel := b.whileLeading()
 	defer cancel()
-	if err := b.try(ctx, now); err != nil && due {
+	if added, err := b.try(ctx, now); err != nil && (due || added) {
 		b.fail(ctx, err)
 	}
 }
@@ -266,19 +275,19 @@ func (b *Backups) whileLeading() (context.Context, context.CancelFunc) {
 }
 
 // try makes a backup if one is due, and removes old ones. If the backup fails, it removes old ones too, because the
-// target may be full.
-func (b *Backups) try(ctx context.Context, now time.Time) error {
+// target may be full. It reports whether it began a backup.
+func (b *Backups) try(ctx context.Context, now time.Time) (added bool, err error) {
 	seen, err := b.hasSeen()
 	if err != nil {
-		return err
+		return false, err
 	}
 	archive, err := b.open(ctx, !seen)
 	if err != nil {
-		return err
+		return false, err
 	}
 	b.noteSeen()
 	if due, err := b.stillDue(ctx, archive, now); err != nil || !due {
-		return err
+		return false, err
 	}
 	made, failed := archive.add(ctx)
 	took := b.now().Sub(now)
@@ -288,21 +297,21 @@ func (b *Backups) try(ctx context.Context, now time.Time) error {
 		b.pruned(ctx, err)
 	}
 	if failed != nil {
-		return failed
+		return true, failed
 	}
 	b.logger.Info("backed up", "to", b.settings.To, "name", made.name, "bytes", made.bytes, "new_bytes", made.stored, "removed", removed, "after", took.Round(time.Millisecond).String())
 	b.audit(clientadmin.AuditEvent{Time: b.now(), What: "backup", Target: b.settings.To + " " + made.name, Outcome: "ok"})
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.mu.since.IsZero() { // the state is that of a node that does not lead
-		return nil
+		return true, nil
 	}
 	b.mu.read, b.mu.newest, b.mu.failed, b.mu.tries, b.mu.retry = true, made.begun, nil, 0, time.Time{}
 	b.show()
 	b.bytes.Set(float64(made.bytes))
 	b.stored.Set(float64(made.stored))
 	b.seconds.Set(took.Seconds())
-	return nil
+	return true, nil
 }
 
 // stillDue reports whether a backup is due. It reads when the newest backup began, if this node does not know it yet or
@@ -425,7 +434,7 @@ func (b *Backups) Problem(now time.Time) string {
 	if b.mu.failed != nil {
 		what = append(what, fmt.Sprintf("the last %d tries to back up to %s failed: %v", b.mu.tries, b.settings.To, b.mu.failed))
 	} else if late {
-		what = append(what, "countctl backup --to '"+b.settings.To+"' makes one now")
+		what = append(what, b.settings.command()+" makes one now")
 	}
 	if b.mu.unpruned != nil {
 		what = append(what, fmt.Sprintf("old backups in %s cannot be removed: %v", b.settings.To, b.mu.unpruned))

@@ -32,6 +32,7 @@ type backupWorld struct {
 	begun  time.Time // of the newest backup in the archive
 	made   int
 	broken error                     // of the archive; nil for none
+	full   error                     // of add alone; nil for none
 	hang   func(ctx context.Context) // called by add; nil for nothing
 	events []clientadmin.AuditEvent
 
@@ -65,7 +66,7 @@ func (w *backupWorld) add(ctx context.Context) (addedBackup, error) {
 	if w.hang != nil {
 		w.hang(ctx)
 	}
-	if err := errors.Join(w.broken, ctx.Err()); err != nil {
+	if err := errors.Join(w.broken, w.full, ctx.Err()); err != nil {
 		return addedBackup{}, err
 	}
 	w.at = w.at.Add(time.Minute) // it takes a minute
@@ -232,11 +233,27 @@ func TestBackupsOfSomebodyElse(t *testing.T) {
 	w.hang = nil
 	w.expects(t, "19:30", "19:00")
 
+	// If that backup was made too long ago, the next one is due at once. If it fails, that counts like any failure.
+	late, before := w.begun.Add(time.Minute), len(w.events)
+	w.full = errors.New("no space")
+	w.looks("20:01")
+	w.begun = late
+	w.looks("20:05")
+	if got := w.failuresAt(before); got != "20:00 20:01 20:02" {
+		t.Errorf("tries at %s", got)
+	}
+	w.full, w.mu.failed = nil, nil
+
 	// A leader that can write, but has no chance to, names the command that helps.
 	w.mu.newest = w.at.Add(-3 * time.Hour)
 	if p := w.Problem(w.at); !strings.HasSuffix(p, "; countctl backup --to '/b' makes one now") {
 		t.Errorf("without a failure: %s", p)
 	}
+	w.settings.Recipients = &backup.Recipients{}
+	if p := w.Problem(w.at); !strings.HasSuffix(p, "; countctl backup --to '/b' --backup-recipients FILE makes one now") {
+		t.Errorf("of sealed backups: %s", p)
+	}
+	w.settings.Recipients = nil
 	// A node that had an archive does not begin one again.
 	if !w.begins[0] || slices.Contains(w.begins[1:], true) {
 		t.Errorf("may begin an archive: %v", w.begins)
