@@ -53,7 +53,7 @@ type Archive struct {
 	waitMax   time.Duration // how long a backup waits for a sweep
 	mu        struct {
 		sync.Mutex
-		// damaged has the names of the chunks that this Archive could not read. A backup puts them again.
+		// damaged has the names of the chunks that this Archive found missing or damaged. A backup puts them again.
 		damaged map[string]bool
 	}
 }

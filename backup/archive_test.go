@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -344,6 +346,43 @@ func TestACheckedBackupHealsDamage(t *testing.T) {
 	}
 }
 
+// While a target cannot be read, a check says nothing about the new backup. What a disk lost is damage.
+func TestACheckNeedsToRead(t *testing.T) {
+	for name, c := range map[string]struct {
+		err     error
+		fails   int64 // the first reads of chunks
+		reads   int64 // at most, if all fail
+		backups int   // with the first one
+		good    bool
+	}{
+		"it passes":   {syscall.EMFILE, 1, 0, 2, true},
+		"it stays":    {syscall.EMFILE, math.MaxInt64, 4 * workers, 2, false},
+		"a lost disk": {syscall.EIO, math.MaxInt64, math.MaxInt64, 1, false},
+	} {
+		for what, check := range map[string]func(context.Context, *Backup) error{
+			"all chunks": nil,
+			"a restore":  func(ctx context.Context, b *Backup) error { return b.Check(ctx, &b.Keyspaces[0].Files[0]) },
+		} {
+			w, a, first := stored(t)
+			var reads atomic.Int64
+			a.target = oddTarget{Target: w.target, get: func(name string) error {
+				if strings.HasPrefix(name, chunksDir) && reads.Add(1) <= c.fails {
+					return c.err
+				}
+				return nil
+			}}
+			_, err := a.BackupChecked(t.Context(), w.cluster, Report{}, check)
+			list, _ := a.List(t.Context())
+			if (err == nil) != c.good || err != nil && !errors.Is(err, c.err) || len(list) != c.backups || !c.good && reads.Load() > c.reads {
+				t.Errorf("%s, %s: %d backups after %d reads, %v", name, what, len(list), reads.Load(), err)
+			}
+			if there := a.CheckThere(t.Context(), first.Manifest); (there == nil) != (c.err != syscall.EIO) {
+				t.Errorf("%s, %s: %v", name, what, there)
+			}
+		}
+	}
+}
+
 // A backup whose chunks are known to be damaged does not count for a retention.
 func TestPruneDoesNotCountDamage(t *testing.T) {
 	w, _, _ := stored(t)
@@ -453,6 +492,7 @@ type oddTarget struct {
 	Target
 	list   func(prefix string, names []string) []string
 	put    func(name string) error // after it was done
+	get    func(name string) error // before it is done
 	full   bool                    // only empty files can be put
 	delete func(name string) error // before it is done
 }
@@ -466,6 +506,15 @@ func (o oddTarget) Put(ctx context.Context, name string, body []byte) error {
 		err = o.put(name)
 	}
 	return err
+}
+
+func (o oddTarget) Get(ctx context.Context, name string) ([]byte, error) {
+	if o.get != nil {
+		if err := o.get(name); err != nil {
+			return nil, err
+		}
+	}
+	return o.Target.Get(ctx, name)
 }
 
 func (o oddTarget) List(ctx context.Context, prefix string) ([]string, error) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"syscall"
 )
 
 // openFile returns a reader of a file in the archive.
@@ -76,11 +77,10 @@ func (r *chunkReader) Close() error {
 }
 
 // chunk returns the plain bytes of a chunk, checked. sealedFor is that of its manifest. It notes whether the chunk is
-// damaged.
+// damaged, unless it could not be read for a reason that may pass.
 func (a *Archive) chunk(ctx context.Context, sealedFor string, c Chunk) ([]byte, error) {
 	plain, err := a.readChunk(ctx, sealedFor, c)
-	unknown := ctx.Err() != nil || errors.Is(err, ErrSealed) || errors.Is(err, ErrNoIdentity)
-	if err == nil || !unknown {
+	if err == nil || errors.Is(err, ErrIncomplete) {
 		a.note(storedName(sealedFor, c.SHA256), err != nil)
 	}
 	return plain, err
@@ -105,6 +105,9 @@ func (a *Archive) readChunk(ctx context.Context, sealedFor string, c Chunk) ([]b
 	sealed, err := a.target.Get(ctx, at)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %s is missing", ErrIncomplete, at)
+	}
+	if errors.Is(err, syscall.EIO) { // a disk lost these bytes, and may store them elsewhere
+		return nil, fmt.Errorf("%w: %s is damaged: %w", ErrIncomplete, at, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read a chunk: %w", err)

@@ -72,9 +72,10 @@ func (a *Archive) Backup(ctx context.Context, cluster Cluster, report Report) (*
 }
 
 // BackupChecked stores a backup and checks it. A nil check reads every chunk, or
-// asks whether each is there if the archive is sealed. If the check fails, BackupChecked deletes
-// the manifest of the backup, and stores another backup, which puts each chunk again that cannot be read. It returns an
-// error if that one fails its check too. A check that ended with ctx says nothing about the backup, so that it stays.
+// asks whether each is there if the archive is sealed. If the check fails twice, or a chunk is damaged, BackupChecked
+// deletes the manifest of the backup, and stores another backup, which puts each damaged chunk again. It returns an
+// error if that one fails its check too. While the target cannot be read, or once ctx has ended, a check says nothing
+// about the backup, so that it stays.
 func (a *Archive) BackupChecked(ctx context.Context, cluster Cluster, report Report, check func(context.Context, *Backup) error) (*Saved, error) {
 	for again := false; ; again = true {
 		s, err := a.Backup(ctx, cluster, report)
@@ -85,12 +86,17 @@ func (a *Archive) BackupChecked(ctx context.Context, cluster Cluster, report Rep
 		if failed == nil {
 			return s, nil
 		}
-		failed = fmt.Errorf("the new backup %s cannot be restored: %w", s.Name, failed)
-		if ctx.Err() != nil {
-			return nil, failed
-		}
 		// It notes all damaged chunks, because a check may end at the first.
-		_, _ = a.Verifier().Verify(ctx, s.Manifest)
+		whole := a.checkSaved(ctx, s, nil)
+		if whole == nil { // so the first check may have met an error that has passed
+			if failed = a.checkSaved(ctx, s, check); failed == nil {
+				return s, nil
+			}
+		}
+		if ctx.Err() != nil || whole != nil && !errors.Is(whole, ErrIncomplete) {
+			return nil, fmt.Errorf("cannot check the new backup %s, which stays: %w", s.Name, cmp.Or(whole, failed))
+		}
+		failed = fmt.Errorf("the new backup %s cannot be restored: %w", s.Name, failed)
 		if err := a.DeleteBackup(ctx, s.Name); err != nil || again {
 			return nil, errors.Join(failed, err)
 		}

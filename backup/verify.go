@@ -1,7 +1,9 @@
 package backup
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -24,8 +26,8 @@ func (a *Archive) Verifier() *Verifier {
 	return v
 }
 
-// Verify returns an error unless all bytes of a backup are as they were written. read is the number of chunks that it
-// had to read.
+// Verify returns an error unless all bytes of a backup are as they were written. It reads on past damage, and stops at an
+// error that says nothing about the chunk. read is the number of chunks that it had to read.
 func (v *Verifier) Verify(ctx context.Context, m *Manifest) (read int, err error) {
 	todo := map[string]Chunk{}
 	for c := range m.eachChunk {
@@ -34,19 +36,24 @@ func (v *Verifier) Verify(ctx context.Context, m *Manifest) (read int, err error
 			todo[name] = c
 		}
 	}
-	var group errgroup.Group
+	group, running := errgroup.WithContext(ctx)
 	group.SetLimit(workers)
 	for name, c := range todo {
+		if running.Err() != nil {
+			break
+		}
 		group.Go(func() error {
-			_, err := v.a.chunk(ctx, m.SealedFor, c)
+			_, err := v.a.chunk(running, m.SealedFor, c)
+			if err != nil && !errors.Is(err, ErrIncomplete) {
+				return err
+			}
 			v.mu.Lock()
 			defer v.mu.Unlock()
 			v.mu.read[name] = err
 			return nil
 		})
 	}
-	_ = group.Wait() // the errors are in read
-	if err := ctx.Err(); err != nil {
+	if err := cmp.Or(group.Wait(), ctx.Err()); err != nil {
 		return len(todo), err
 	}
 	for name := range m.chunks {
