@@ -133,6 +133,10 @@ func TestSnapshotsTakeTurns(t *testing.T) {
 	if _, err := sinks[1].Write([]byte("rows")); err != nil || !sinks[1].has {
 		t.Errorf("a turn after Write: %v, %v", sinks[1].has, err)
 	}
+	if err := sinks[1].Close(); err != nil || sinks[1].has {
+		t.Errorf("a turn while the disk is synced: %v, %v", sinks[1].has, err)
+	}
+	sinks[1].begin()
 	closing = true
 	sinks[0].begin() // does not wait
 	sinks[0].end()
@@ -165,8 +169,12 @@ func TestSnapshotsThatAreDueWait(t *testing.T) {
 		t.Error("a replica that has ended takes a snapshot")
 	}
 	leave()
+	if len(turns.due)+len(turns.first) > 0 {
+		t.Error("somebody is left in the queue")
+	}
 }
 
 type discardSink struct{ raft.SnapshotSink }
 
 func (discardSink) Write(p []byte) (int, error) { return len(p), nil }
+func (discardSink) Close() error                { return nil }

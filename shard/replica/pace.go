@@ -18,26 +18,33 @@ const (
 
 // SnapshotTurns lets the snapshots of a node's replicas compute in turn.
 type SnapshotTurns struct {
-	taken chan struct{} // capacity 1
-	queue chan struct{} // capacity 1
+	taken chan struct{} // capacity 1; the computing of a snapshot
+	due   chan struct{} // capacity 1; a snapshot that is due
+	first chan struct{} // capacity 1; the first of those who wait for due
 	hurry func() bool
 }
 
 // NewSnapshotTurns returns turns without pauses once hurry returns true.
 func NewSnapshotTurns(hurry func() bool) *SnapshotTurns {
-	return &SnapshotTurns{make(chan struct{}, 1), make(chan struct{}, 1), hurry}
+	return &SnapshotTurns{taken: make(chan struct{}, 1), due: make(chan struct{}, 1), first: make(chan struct{}, 1), hurry: hurry}
 }
 
-// wait waits until no other replica takes a snapshot because it is due, for snapshotQueueMax at most: while a snapshot is
-// taken, each segment that is written to is in memory twice. It returns false if ended is closed first. Otherwise the
-// caller must call leave after its snapshot.
+// wait waits until no other replica takes a snapshot because it is due: while a snapshot is taken, each segment that is written
+// to is in memory twice. The first in the queue waits for snapshotQueueMax at most. wait returns false if ended is closed
+// first. Otherwise the caller must call leave after its snapshot.
 func (s *SnapshotTurns) wait(ended <-chan struct{}) (leave func(), ok bool) {
 	if s == nil {
 		return func() {}, true
 	}
 	select {
-	case s.queue <- struct{}{}:
-		return func() { <-s.queue }, true
+	case s.first <- struct{}{}:
+		defer func() { <-s.first }()
+	case <-ended:
+		return nil, false
+	}
+	select {
+	case s.due <- struct{}{}:
+		return func() { <-s.due }, true
 	case <-time.After(snapshotQueueMax):
 		return func() {}, true
 	case <-ended:
@@ -88,4 +95,10 @@ func (p *pacedSink) Write(piece []byte) (int, error) {
 	p.end()
 	defer p.begin()
 	return p.SnapshotSink.Write(piece)
+}
+
+// Close ends the turn, because it waits for the disk.
+func (p *pacedSink) Close() error {
+	p.end()
+	return p.SnapshotSink.Close()
 }

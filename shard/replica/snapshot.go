@@ -164,6 +164,11 @@ func (s *Snapshotter) adopts() error {
 
 var errAdopts = fmt.Errorf("%w: the shard has just adopted its part", raftfsm.ErrNotNow)
 
+// due reports whether run takes a snapshot.
+func (s *Snapshotter) due() bool {
+	return (s.logSince() >= s.dueBytes() || s.growthDue()) && s.stop.Failure() == nil
+}
+
 // run takes a snapshot whenever the log since the last snapshot reaches dueBytes, and at once after
 // the shard has grown.
 func (s *Snapshotter) run() {
@@ -176,10 +181,14 @@ func (s *Snapshotter) run() {
 			return
 		}
 		var pause retryPause
-		for (s.logSince() >= s.dueBytes() || s.growthDue()) && s.stop.Failure() == nil {
+		for s.due() {
 			leave, ok := s.cfg.Turns.wait(s.done)
 			if !ok {
 				return
+			}
+			if !s.due() { // somebody has taken one meanwhile
+				leave()
+				break
 			}
 			before := s.logSince()
 			err := s.Take()

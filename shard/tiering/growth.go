@@ -13,6 +13,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/spill"
+	"github.com/countd/countd/shard/replica"
 )
 
 // Preparations prepares this node's replicas for the splits of their shards: see R2 of shard/GROWTH.md.
@@ -220,7 +221,7 @@ func (p *Preparations) Over(parent, below uint32, grows bool) {
 		x.kept.End()
 		if none, err := p.Space.Keep(0); err == nil {
 			none.End()
-		} else {
+		} else if errors.Is(err, replica.ErrNoRoom) {
 			p.endLocked(parent)
 		}
 	}
