@@ -95,9 +95,15 @@ func TestNodeArchive(t *testing.T) {
 	if err := checkBackup(t.Context(), whole); !errors.Is(err, backup.ErrIncomplete) {
 		t.Errorf("a damaged chunk passes: %v", err)
 	}
+	if is, err := a.hasArchive(t.Context(), s.To); err != nil || !is {
+		t.Errorf("its own archive: %t, %v", is, err)
+	}
 	must.Do(t, os.WriteFile(filepath.Join(s.To, "archive.json"), []byte(`{"format":"countd archive 1","cluster_id":"`+strings.Repeat("6", 32)+"\"}\n"), 0o600))
 	if _, err := a.openArchive(t.Context(), s, true); !errors.Is(err, backup.ErrOtherCluster) {
 		t.Errorf("another cluster's archive: %v", err)
+	}
+	if is, err := a.hasArchive(t.Context(), s.To); err != nil || is {
+		t.Errorf("another cluster's archive is taken for its own: %v", err)
 	}
 }
 

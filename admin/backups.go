@@ -84,8 +84,10 @@ type Backups struct {
 	success, overdue, bytes, stored, seconds prometheus.Gauge
 	failures, pruneFailures                  prometheus.Counter
 
-	has  func(context.Context) (bool, error) // reports whether an archive is in the target
-	seen atomic.Bool                         // this node has seen one; it stays set
+	clusterID func() (string, error)
+	has       func(context.Context) (bool, error) // reports whether an archive of this cluster is in the target
+	seen      atomic.Bool                         // this node has seen one; it stays set
+	noting    sync.Mutex                          // one call of noteSeen at a time
 
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
@@ -136,7 +138,8 @@ func NewBackups(a *Cluster, settings BackupSettings, audit func(clientadmin.Audi
 		}
 	}
 	b.open = func(ctx context.Context, begin bool) (archiver, error) { return a.openArchive(ctx, settings, begin) }
-	b.has = func(ctx context.Context) (bool, error) { return hasArchive(ctx, settings.To) }
+	b.clusterID = func() (string, error) { return backupSource{a}.ID(context.Background()) }
+	b.has = func(ctx context.Context) (bool, error) { return a.hasArchive(ctx, settings.To) }
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	return b, nil
 }
@@ -277,12 +280,13 @@ func (b *Backups) whileLeading() (context.Context, context.CancelFunc) {
 // try makes a backup if one is due, and removes old ones. If the backup fails, it removes old ones too, because the
 // target may be full. It reports whether it began a backup.
 func (b *Backups) try(ctx context.Context, now time.Time) (added bool, err error) {
-	seen, err := b.hasSeen()
+	// A node that cannot read whether it has seen an archive begins none, but backs up into one that is there.
+	seen, unread := b.hasSeen()
+	archive, err := b.open(ctx, !seen && unread == nil)
 	if err != nil {
-		return false, err
-	}
-	archive, err := b.open(ctx, !seen)
-	if err != nil {
+		if unread != nil {
+			err = fmt.Errorf("%w; %w", err, unread)
+		}
 		return false, err
 	}
 	b.noteSeen()

@@ -54,6 +54,7 @@ func newBackupWorld(t *testing.T) *backupWorld {
 		return w, nil
 	}
 	w.has = func(context.Context) (bool, error) { return false, nil }
+	w.clusterID = func() (string, error) { return "x", nil }
 	w.led.Store(true)
 	t.Cleanup(func() { must.Do(t, w.Close(context.Background())) })
 	return w
@@ -292,21 +293,38 @@ func TestBackupsRememberTheirArchive(t *testing.T) {
 	if !begins("/c", nothing) {
 		t.Error("a node may not begin an archive in another target")
 	}
+	if begins("/a", nothing) || begins("/b", nothing) {
+		t.Error("a node forgets an earlier target")
+	}
+
+	// A node that cannot read its memory backs up, but begins no archive.
 	w := newBackupWorld(t)
 	w.settings.Seen = &seenMemory{damaged: errors.New("it is damaged")}
-	if w.look(); len(w.begins) != 0 || !strings.HasSuffix(w.Problem(w.at), "it is damaged") {
-		t.Errorf("a damaged memory: %s", w.Problem(w.at))
+	if w.look(); len(w.begins) != 1 || w.begins[0] || w.made != 1 || w.Problem(w.at) != "" {
+		t.Errorf("a damaged memory: begins %v, made %d; %s", w.begins, w.made, w.Problem(w.at))
+	}
+	w = newBackupWorld(t)
+	w.settings.Seen = &seenMemory{damaged: errors.New("it is damaged")}
+	w.open = func(context.Context, bool) (archiver, error) { return nil, backup.ErrNoArchive }
+	if w.look(); !strings.HasSuffix(w.Problem(w.at), "failed: there is no archive; it is damaged") {
+		t.Errorf("a damaged memory without an archive: %s", w.Problem(w.at))
 	}
 }
 
 // seenMemory implements seenArchives.
 type seenMemory struct {
-	to      string
+	to      []string
 	damaged error
 }
 
-func (m *seenMemory) ArchiveSeen() (string, error)    { return m.to, m.damaged }
-func (m *seenMemory) NoteArchiveSeen(to string) error { m.to = to; return m.damaged }
+func (m *seenMemory) ArchiveSeen(id, to string) (bool, error) {
+	return slices.Contains(m.to, id+to), m.damaged
+}
+
+func (m *seenMemory) NoteArchiveSeen(id, to string) error {
+	m.to = append(m.to, id+to)
+	return m.damaged
+}
 
 // Old backups are removed after each backup, and after a failed one, because the target may be full; not if the archive
 // is damaged. The problem has the error until a removal succeeds. Another run counts from its second time.
