@@ -376,7 +376,7 @@ func TestACheckNeedsToRead(t *testing.T) {
 			if (err == nil) != c.good || err != nil && !errors.Is(err, c.err) || len(list) != c.backups || !c.good && reads.Load() > c.reads {
 				t.Errorf("%s, %s: %d backups after %d reads, %v", name, what, len(list), reads.Load(), err)
 			}
-			if there := a.CheckThere(t.Context(), first.Manifest); (there == nil) != (c.err != syscall.EIO) {
+			if there := a.CheckThere(t.Context(), first.Manifest); (there == nil) == errors.Is(c.err, syscall.EIO) {
 				t.Errorf("%s, %s: %v", name, what, there)
 			}
 		}
