@@ -58,6 +58,9 @@ type bucketOptions struct {
 // parseBucket returns an error that names the part of the URL which is wrong, and what it may be.
 func parseBucket(place string) (o bucketOptions, err error) {
 	bad := func(field, value, want string) (bucketOptions, error) {
+		if strings.Contains(value, "@") { // it could have a password
+			return o, fmt.Errorf("the %s of an archive in a bucket has an @, want %s, as in %s", field, want, bucketForm)
+		}
 		return o, fmt.Errorf("the %s of an archive in a bucket is %q, want %s, as in %s", field, value, want, bucketForm)
 	}
 	u, err := url.Parse(place)
@@ -68,7 +71,7 @@ func parseBucket(place string) (o bucketOptions, err error) {
 		return o, errors.New("the URL of an archive must have no user or password: give credentials in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 	}
 	if u.Fragment != "" {
-		return bad("fragment", u.Fragment, "none")
+		return o, fmt.Errorf("the place of an archive has a #, want none, as in %s", bucketForm) // a password could follow
 	}
 	o = bucketOptions{bucket: u.Host, prefix: strings.Trim(u.Path, "/"), endpoint: "s3.amazonaws.com"}
 	if s3utils.CheckValidBucketNameStrict(o.bucket) != nil {
@@ -82,7 +85,7 @@ func parseBucket(place string) (o bucketOptions, err error) {
 	}
 	values, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		return bad("query", u.RawQuery, "endpoint, insecure and region")
+		return o, fmt.Errorf("the query of an archive in a bucket cannot be parsed, want endpoint, insecure and region, as in %s", bucketForm)
 	}
 	for name, all := range values {
 		value := all[0]
