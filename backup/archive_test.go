@@ -493,13 +493,13 @@ type oddTarget struct {
 	list   func(prefix string, names []string) []string
 	put    func(name string) error // after it was done
 	get    func(name string) error // before it is done
-	full   bool                    // only empty files can be put
+	full   error                   // unless nil, only empty files can be put
 	delete func(name string) error // before it is done
 }
 
 func (o oddTarget) Put(ctx context.Context, name string, body []byte) error {
-	if o.full && len(body) > 0 {
-		return &fs.PathError{Op: "write", Path: name, Err: syscall.ENOSPC}
+	if o.full != nil && len(body) > 0 {
+		return &fs.PathError{Op: "write", Path: name, Err: o.full}
 	}
 	err := o.Target.Put(ctx, name, body)
 	if err == nil && o.put != nil {
@@ -640,11 +640,13 @@ func TestABackupSaysThatItWaits(t *testing.T) {
 
 // A sweep frees a target that is full.
 func TestASweepOfAFullTarget(t *testing.T) {
-	w, a, _ := stored(t)
-	w.withWaste(t, 10)
-	a.target = oddTarget{Target: w.target, full: true}
-	if pruned, err := a.Prune(t.Context(), Keep{}, ""); err != nil || pruned.Chunks != 10 {
-		t.Errorf("%+v, %v", pruned, err)
+	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT} {
+		w, a, _ := stored(t)
+		w.withWaste(t, 10)
+		a.target = oddTarget{Target: w.target, full: full}
+		if pruned, err := a.Prune(t.Context(), Keep{}, ""); err != nil || pruned.Chunks != 10 {
+			t.Errorf("%v: %+v, %v", full, pruned, err)
+		}
 	}
 }
 

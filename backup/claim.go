@@ -82,7 +82,7 @@ func (a *Archive) tryTake(ctx context.Context, kind claimKind) (*claim, error) {
 		return nil, err
 	}
 	err = a.target.Put(ctx, c.name, body)
-	if errors.Is(err, syscall.ENOSPC) { // an empty file needs no space, and the sweep that it claims for makes some
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) { // an empty file needs no space, and the sweep that it claims for makes some
 		err = a.target.Put(ctx, c.name, nil)
 	}
 	if err != nil {
