@@ -638,6 +638,26 @@ func TestABackupSaysThatItWaits(t *testing.T) {
 	}
 }
 
+// A chunk that goes while a backup runs is no damage of the archive.
+func TestABackupThatLostAChunk(t *testing.T) {
+	w, a, _ := stored(t)
+	lists := 0
+	a.target = oddTarget{Target: w.target, list: func(prefix string, names []string) []string {
+		if prefix == chunksDir {
+			if lists++; lists == 2 {
+				return names[1:]
+			}
+		}
+		return names
+	}}
+	if _, err := a.Backup(t.Context(), w.cluster, Report{}); err == nil || errors.Is(err, ErrIncomplete) || !strings.Contains(err.Error(), "something else changed the archive") {
+		t.Error(err)
+	}
+	if list, err := a.List(t.Context()); err != nil || len(list) != 1 {
+		t.Errorf("%d backups, %v", len(list), err)
+	}
+}
+
 // A sweep frees a target that is full.
 func TestASweepOfAFullTarget(t *testing.T) {
 	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT} {

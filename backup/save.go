@@ -285,7 +285,10 @@ func (s *saving) confirm(ctx context.Context, c *claim, m *Manifest) error {
 		return err
 	}
 	if err := s.a.CheckThere(ctx, m); err != nil {
-		return fmt.Errorf("a sweep ran during the backup: %w", err)
+		if errors.Is(err, ErrIncomplete) { // a backup that was never complete: no damage
+			return errors.New("something else changed the archive during the backup, so it is not stored: " + err.Error())
+		}
+		return err
 	}
 	return c.check(ctx)
 }
