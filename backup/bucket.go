@@ -213,7 +213,8 @@ func (b *bucket) get(ctx context.Context, name string) ([]byte, error) {
 	return body, err
 }
 
-// List implements Target. A bucket lists names in pages of 1,000.
+// List implements Target. A bucket lists names in pages of 1,000. A console creates a "folder" as an object of which the
+// name ends in a slash: that is no file.
 func (b *bucket) List(ctx context.Context, prefix string) (names []string, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -225,7 +226,9 @@ func (b *bucket) List(ctx context.Context, prefix string) (names []string, err e
 			break
 		}
 		stalled.Reset(b.timeout)
-		names = append(names, strings.TrimPrefix(object.Key, b.prefix))
+		if name := strings.TrimPrefix(object.Key, b.prefix); name != "" && !strings.HasSuffix(name, "/") {
+			names = append(names, name)
+		}
 	}
 	if ctx.Err() != nil { // then minio-go ends the list as if it were complete
 		err = context.Cause(ctx)

@@ -151,6 +151,19 @@ func TestCallsOfABucketEnd(t *testing.T) {
 	}
 }
 
+// The folder that a console created for the archive, and one in it, are no files.
+func TestFoldersOfBuckets(t *testing.T) {
+	b := served(t, fakeS3(t).Server())
+	for _, key := range []string{"", "chunks/"} {
+		must.Do(t, b.Put(t.Context(), key, nil))
+	}
+	if names, err := b.List(t.Context(), ""); err != nil || len(names) > 0 {
+		t.Errorf("listed %q, %v", names, err)
+	}
+	_, err := CreateArchive(t.Context(), b, strings.Repeat("c1", 16), nil)
+	must.Do(t, err)
+}
+
 // A bucket that does not exist is no archive that does not exist.
 func TestNoBucket(t *testing.T) {
 	b := served(t, fakeS3(t).Server())
