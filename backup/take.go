@@ -18,8 +18,8 @@ import (
 )
 
 // retryFor bounds how long a backup retries one shard: while its group elects a leader, or has split and its new
-// parts take their first snapshots.
-const retryFor = 3 * time.Minute
+// parts take their first snapshots. A majority must store those of all parts, which takes minutes if a shard is large.
+const retryFor = 15 * time.Minute
 
 // Report hears about the progress of a backup. A nil function is not called.
 type Report struct {
