@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,10 +61,11 @@ func TestSnapshotCallFails(t *testing.T) {
 	facts, err := json.Marshal(snapshotFacts{Bytes: 9})
 	must.Do(t, err)
 	hang := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
-	var answer func(ctx context.Context, send func([]byte) error) error
-	_, n := openAnswering(t, func(ctx context.Context, _ []byte, send func([]byte) error) error { return answer(ctx, send) })
+	type answers = func(ctx context.Context, send func([]byte) error) error
+	var answer atomic.Pointer[answers] // a handler may run on when its test has ended
+	_, n := openAnswering(t, func(ctx context.Context, _ []byte, send func([]byte) error) error { return (*answer.Load())(ctx, send) })
 	for name, test := range map[string]struct {
-		answer func(ctx context.Context, send func([]byte) error) error
+		answer answers
 		want   string // a part of the error
 	}{
 		"an error":       {func(context.Context, func([]byte) error) error { return errors.New("broken") }, "broken"},
@@ -80,7 +82,7 @@ func TestSnapshotCallFails(t *testing.T) {
 		}, "canceled"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			answer = test.answer
+			answer.Store(&test.answer)
 			s, err := fetchSnapshot(t.Context(), n, "n1.a", 1, snapshotWaits{first: time.Second, later: time.Second})
 			if err == nil {
 				_, err = io.ReadAll(s)
@@ -91,7 +93,8 @@ func TestSnapshotCallFails(t *testing.T) {
 			}
 		})
 	}
-	answer = func(ctx context.Context, send func([]byte) error) error { return errors.Join(send(facts), hang(ctx)) }
+	last := func(ctx context.Context, send func([]byte) error) error { return errors.Join(send(facts), hang(ctx)) }
+	answer.Store(&last)
 	ctx, cancel := context.WithCancel(t.Context())
 	s, err := fetchSnapshot(ctx, n, "n1.a", 1, snapshotWaitsDefault)
 	must.Do(t, err)
