@@ -658,6 +658,46 @@ func TestABackupThatLostAChunk(t *testing.T) {
 	}
 }
 
+// A call that was given up may take effect later. Until it cannot, the claim of its run excludes others.
+func TestCallsWithoutAnAnswer(t *testing.T) {
+	cut := fmt.Errorf("put or delete: %w", errUnanswered)
+	w, a, _ := stored(t)
+	a.target = oddTarget{Target: w.target, put: func(name string) error {
+		if strings.HasPrefix(name, backupsDir) {
+			return cut
+		}
+		return nil
+	}}
+	if _, err := a.Backup(t.Context(), w.cluster, Report{}); !errors.Is(err, errUnanswered) {
+		t.Errorf("a manifest: %v", err)
+	}
+	a.target = w.target
+	for _, c := range []struct {
+		minutes int
+		want    error
+	}{{0, ErrBusy}, {55, ErrBusy}, {65, nil}} {
+		a.now = func() time.Time { return time.Now().Add(time.Duration(c.minutes) * time.Minute) }
+		if _, err := a.Prune(t.Context(), Keep{}, ""); !errors.Is(err, c.want) {
+			t.Errorf("a sweep after %d minutes: %v", c.minutes, err)
+		}
+	}
+	w, a, _ = stored(t)
+	waste := w.withWaste(t, 1)[0]
+	a.waitMax = 0
+	a.target = oddTarget{Target: w.target, delete: func(name string) error {
+		if name == waste {
+			return cut
+		}
+		return nil
+	}}
+	if _, err := a.Prune(t.Context(), Keep{}, ""); !errors.Is(err, errUnanswered) {
+		t.Errorf("a chunk: %v", err)
+	}
+	if _, err := a.Backup(t.Context(), w.cluster, Report{}); !errors.Is(err, ErrBusy) {
+		t.Errorf("a backup after a sweep: %v", err)
+	}
+}
+
 // A sweep frees a target that is full.
 func TestASweepOfAFullTarget(t *testing.T) {
 	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT} {

@@ -170,6 +170,14 @@ func (b *bucket) failed(err error) error {
 	return fmt.Errorf("bucket %s: %w", b.name, err)
 }
 
+// changed is failed for a call that changes something. A gateway's answer is none of the store.
+func (b *bucket) changed(err error) error {
+	if code := minio.ToErrorResponse(err).StatusCode; err != nil && (code == 0 || code >= http.StatusInternalServerError) {
+		err = fmt.Errorf("%w: %w", errUnanswered, err)
+	}
+	return b.failed(err)
+}
+
 // Put implements Target. A bucket stores an object of one request whole or not at all.
 func (b *bucket) Put(ctx context.Context, name string, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
@@ -181,7 +189,7 @@ func (b *bucket) Put(ctx context.Context, name string, body []byte) error {
 			// Over HTTP, minio-go signs the pieces of a body, for which an empty one has no length.
 			DisableContentSha256: len(body) == 0,
 		})
-	return b.failed(err)
+	return b.changed(err)
 }
 
 // Get implements Target.
@@ -244,7 +252,7 @@ func (b *bucket) List(ctx context.Context, prefix string) (names []string, err e
 func (b *bucket) Delete(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
-	err := b.failed(b.client.RemoveObject(ctx, b.name, b.prefix+name, minio.RemoveObjectOptions{}))
+	err := b.changed(b.client.RemoveObject(ctx, b.name, b.prefix+name, minio.RemoveObjectOptions{}))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -164,6 +164,27 @@ func TestFoldersOfBuckets(t *testing.T) {
 	must.Do(t, err)
 }
 
+// A change that the store has not answered may still happen; one that it refused may not.
+func TestAnswersOfBuckets(t *testing.T) {
+	var status atomic.Int64
+	b := served(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if status.Load() == 0 {
+			panic(http.ErrAbortHandler)
+		}
+		w.WriteHeader(int(status.Load()))
+	}))
+	for code, unanswered := range map[int64]bool{0: true, http.StatusBadGateway: true, http.StatusForbidden: false} {
+		status.Store(code)
+		if b.timeout = callTimeout; unanswered {
+			b.timeout = 300 * time.Millisecond // minio-go repeats the call until then
+		}
+		put, deleted := b.Put(t.Context(), "x", nil), b.Delete(t.Context(), "x")
+		if put == nil || deleted == nil || errors.Is(put, errUnanswered) != unanswered || errors.Is(deleted, errUnanswered) != unanswered {
+			t.Errorf("%d: %v, %v", code, put, deleted)
+		}
+	}
+}
+
 // A bucket that does not exist is no archive that does not exist.
 func TestNoBucket(t *testing.T) {
 	b := served(t, fakeS3(t).Server())

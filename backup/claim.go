@@ -31,6 +31,8 @@ const (
 	// claimWaitMax bounds how long a backup waits for a sweep.
 	claimWaitMax  = 5 * time.Minute
 	claimWaitStep = time.Second
+	// unansweredMax is how long a manifest may be stored after the store gave no answer, and how far clocks may differ.
+	unansweredMax = time.Hour
 )
 
 // ErrBusy is returned if another run uses the archive. The same call may succeed later.
@@ -42,6 +44,8 @@ type claim struct {
 	kind  claimKind
 	name  string    // path in the target
 	since time.Time // with a monotonic reading
+	// unanswered says that a manifest may still be stored, or a file deleted.
+	unanswered bool
 }
 
 // claimBody tells an operator who holds a claim.
@@ -75,7 +79,8 @@ func (a *Archive) take(ctx context.Context, kind claimKind, report *Report) (*cl
 
 func (a *Archive) tryTake(ctx context.Context, kind claimKind) (*claim, error) {
 	since := a.now()
-	c := &claim{a: a, kind: kind, since: since, name: claimsDir + kind.name + "-" + a.newName(since) + ".json"}
+	c := &claim{a: a, kind: kind, since: since}
+	c.name = c.pathAt(since)
 	host, _ := os.Hostname() // only for information
 	body, err := json.Marshal(claimBody{Since: since.UTC(), Host: host, Process: os.Getpid(), Program: program.VersionText()})
 	if err != nil {
@@ -95,6 +100,11 @@ func (a *Archive) tryTake(ctx context.Context, kind claimKind) (*claim, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// pathAt returns a path for a claim of the same run that counts from a time.
+func (c *claim) pathAt(since time.Time) string {
+	return claimsDir + c.kind.name + "-" + c.a.newName(since) + ".json"
 }
 
 // check returns an error unless the claim is there, is younger than its run may take, and no other one excludes it.
@@ -149,10 +159,21 @@ func kindOf(name string) claimKind {
 	return claimBackup
 }
 
-// release deletes the claim, also if ctx has ended. If that fails, the claim stays until it is void.
+// note notes the error of a call that stores a manifest or deletes a file: what no other run may meet.
+func (c *claim) note(err error) { c.unanswered = c.unanswered || errors.Is(err, errUnanswered) }
+
+// release deletes the claim, also if ctx has ended. If that fails, the claim stays until it is void. So does that of a
+// run of which a call may still take effect. In the place of a backup's, which would stay for long, it puts one that is
+// void after unansweredMax.
 func (c *claim) release(ctx context.Context) {
 	const releaseMax = 30 * time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseMax)
 	defer cancel()
+	if c.unanswered {
+		late := c.a.now().Add(unansweredMax - c.kind.voidAfter)
+		if c.kind.name != claimBackup.name || c.a.target.Put(ctx, c.pathAt(late), nil) != nil {
+			return
+		}
+	}
 	_ = c.a.target.Delete(ctx, c.name)
 }

@@ -149,6 +149,7 @@ func (d *deletion) delete(ctx context.Context, name string) (bool, error) {
 	}
 	err := d.target.Delete(ctx, name)
 	if err != nil {
+		d.claim.note(err)
 		d.n++
 		d.first = cmp.Or(d.first, fmt.Errorf("cannot delete %s: %w", name, err))
 	}

@@ -64,6 +64,7 @@ func (a *Archive) Backup(ctx context.Context, cluster Cluster, report Report) (*
 		return nil, err
 	}
 	if err := a.target.Put(ctx, manifestPath(out.Name), text); err != nil {
+		c.note(err)
 		return nil, fmt.Errorf("cannot store the manifest: %w", err)
 	}
 	out.Chunks, out.StoredBytes, out.Took = s.mu.chunks, s.mu.bytes+int64(len(text)), a.now().Sub(began)

@@ -28,6 +28,9 @@ type Target interface {
 	Delete(ctx context.Context, name string) error
 }
 
+// errUnanswered is returned by Put and Delete if it is unknown whether they take effect, now or later.
+var errUnanswered = errors.New("the store gave no answer, so that this may still be done")
+
 // OpenTarget opens the target at a place: the path of a directory, or the URL of a bucket. It reads and sends nothing.
 func OpenTarget(_ context.Context, place string) (Target, error) {
 	switch scheme, _, isURL := strings.Cut(place, "://"); {
