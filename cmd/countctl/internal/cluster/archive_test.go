@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"filippo.io/age"
 	"github.com/johannesboyne/gofakes3"
@@ -149,6 +150,7 @@ func TestArchiveKeeps(t *testing.T) {
 	if third := clitest.Decode[archivedOutput](t, ctl.OK("backup", "--to", place, "-o", "json")); len(third.Deleted) != 0 {
 		t.Errorf("deleted %q", third.Deleted)
 	}
+	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second))) // names are ordered by the second
 	if fourth := clitest.Decode[archivedOutput](t, ctl.OK("backup", "--to", place, "--keep", "hours=1", "-o", "json")); len(fourth.Deleted) != 2 {
 		t.Errorf("deleted %q", fourth.Deleted)
 	}
