@@ -693,6 +693,19 @@ func TestFailedHandOverLeavesNoRecords(t *testing.T) {
 	}
 }
 
+// endPart moves the bodies of so many keys to disk, and divides the shard. It closes one part, and returns the other.
+func (w *partingWorld) endPart(keys int) *naive {
+	n := w.all[0]
+	for key := uint64(0); len(n.want) < keys; key++ {
+		w.set(n, key, []byte{1, byte(key), 2})
+	}
+	w.spill(n, 0, math.MaxInt64)
+	w.divide(n, 2, true)
+	w.all[1].s.Close()
+	w.all = w.all[:1]
+	return n
+}
+
 // A round that must end removes only some useless records, of its own keys and of a part that has ended:
 //
 //  1. It moves no body as long as useless records are left, because it would write a record that is removed later.
@@ -701,14 +714,7 @@ func TestRoundEndsWhileItRemoves(t *testing.T) {
 	t.Parallel()
 	const each = removedAtOnce * 3 / 2
 	w := newPartingWorld(t, true)
-	n := w.all[0]
-	for key := uint64(0); len(n.want) < 2*each; key++ {
-		w.set(n, key, []byte{1, byte(key), 2})
-	}
-	w.spill(n, 0, math.MaxInt64)
-	w.divide(n, 2, true)
-	w.all[1].s.Close()
-	w.all = w.all[:1]
+	n := w.endPart(2 * each)
 	b := n.s.Current()
 	if err := b.LockReturned(func(yield func(uint64)) {
 		for key := range n.want {
@@ -741,14 +747,7 @@ func TestRoundOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	const each = removedAtOnce * 3 / 2
 	w := newPartingWorld(t, true)
-	n := w.all[0]
-	for key := uint64(0); len(n.want) < 2*each; key++ {
-		w.set(n, key, []byte{1, byte(key), 2})
-	}
-	w.spill(n, 0, math.MaxInt64)
-	w.divide(n, 2, true)
-	w.all[1].s.Close()
-	w.all = w.all[:1]
+	n := w.endPart(2 * each)
 	for key := range n.want {
 		w.set(n, key, []byte{2, byte(key), 1})
 	}

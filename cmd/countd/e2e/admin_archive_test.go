@@ -6,12 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/countd/countd/internal/proctest"
@@ -27,62 +24,36 @@ import (
 func TestAdminArchive(t *testing.T) {
 	long(t)
 	beside(t)
-	const songs, ids = 500_000, 60
+	const songs = 500_000
 	c := proctest.NewCluster(t, bin, proctest.Options{})
 	at := c.Nodes()[0]
 	at.MustCtl("keyspace", "create", "songs", "--columns", "plays", "--shards", "1")
 	at.MustCtl("import", songsCSV(t, songs), "--keyspace", "songs")
 
-	var sent, answered [ids]atomic.Int64
-	stop := make(chan struct{})
-	var writers sync.WaitGroup
-	for w := range 3 {
-		writers.Go(func() { // ends with stop
-			for id := w; ; id = (id + 3) % ids {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				sent[id].Add(1)
-				body := map[string]any{"ops": []op{{fmt.Sprint(id), map[string]int64{"like": 1}}}}
-				if status, err := c.Nodes()[w].Call(http.MethodPost, incrPath, body, nil); err != nil || status != http.StatusOK {
-					t.Errorf("increment of %d: %d, %v", id, status, err)
-					return
-				}
-				answered[id].Add(1)
-			}
-		})
-	}
-	all := func(of *[ids]atomic.Int64) (counts [ids]int64) {
-		for id := range of {
-			counts[id] = of[id].Load()
-		}
-		return counts
-	}
+	load := beginLikes(t, c, 3)
 	type stored struct {
 		Backup      string `json:"backup"`
 		Bytes       int64  `json:"bytes"`
 		StoredBytes int64  `json:"stored_bytes"`
-		least, most [ids]int64
+		least, most likeCounts
 		song        int64 // plays of song 1000
 	}
 	archive := filepath.Join(t.TempDir(), "archive")
 	take := func(song int64) (s stored) {
 		t.Helper()
-		least := all(&answered)
-		if err := json.Unmarshal([]byte(at.MustCtl("backup", "--to", archive, "-o", "json")), &s); err != nil {
-			t.Fatal(err)
-		}
-		s.least, s.most, s.song = least, all(&sent), song
+		s.song = song
+		s.least, s.most = load.during(func() {
+			if err := json.Unmarshal([]byte(at.MustCtl("backup", "--to", archive, "-o", "json")), &s); err != nil {
+				t.Fatal(err)
+			}
+		})
 		t.Logf("backup %s has %d bytes and stored %d", s.Backup, s.Bytes, s.StoredBytes)
 		return s
 	}
 	first := take(1001)
 	at.MustCtl("incr", "1000", "plays=5", "--keyspace", "songs")
 	second := take(1006)
-	close(stop)
-	writers.Wait()
+	load.stop()
 	last := take(1006)
 	if second.StoredBytes > first.StoredBytes/2 || last.StoredBytes > first.StoredBytes/2 {
 		t.Errorf("the backups stored %d, %d and %d bytes", first.StoredBytes, second.StoredBytes, last.StoredBytes)
@@ -94,15 +65,7 @@ func TestAdminArchive(t *testing.T) {
 	refusesDamagedArchives(t, fresh, archive, second.Backup)
 	for _, b := range []stored{first, second, last} {
 		fresh.MustCtl("restore", archive, "--at", b.Backup, "--force", "--yes")
-		var texts []string
-		for id := range ids {
-			texts = append(texts, fmt.Sprint(id))
-		}
-		for id, row := range fresh.Rows("posts", texts) {
-			if got := row.Counts["like"]; got < b.least[id] || got > b.most[id] {
-				t.Errorf("backup %s: id %d has %d, want %d to %d", b.Backup, id, got, b.least[id], b.most[id])
-			}
-		}
+		checkLikes(t, "backup "+b.Backup, fresh, b.least, b.most)
 		if got := fresh.Rows("songs", []string{"1000"})[0].Counts["plays"]; got != b.song {
 			t.Errorf("backup %s: song 1000 has %d plays, want %d", b.Backup, got, b.song)
 		}
