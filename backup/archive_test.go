@@ -331,7 +331,7 @@ func TestACheckedBackupHealsDamage(t *testing.T) {
 				t.Errorf("%s: backup %s after %s: %v", name, e.Name, saved.Name, err)
 			}
 		}
-		// A backup of which no check succeeds leaves no manifest.
+		// If all checks fail, no manifest is left.
 		refused := errors.New("refused")
 		_, err = a.BackupChecked(t.Context(), w.cluster, Report{}, func(context.Context, *Backup) error { return refused })
 		if after, _ := a.List(t.Context()); !errors.Is(err, refused) || len(after) != 2 {

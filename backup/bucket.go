@@ -221,8 +221,8 @@ func (b *bucket) get(ctx context.Context, name string) ([]byte, error) {
 	return body, err
 }
 
-// List implements Target. A bucket lists names in pages of 1,000. A console creates a "folder" as an object of which the
-// name ends in a slash: that is no file.
+// List implements Target. A bucket lists names in pages of 1,000. A console creates a "folder" as an object whose name
+// ends in a slash: that is no file.
 func (b *bucket) List(ctx context.Context, prefix string) (names []string, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -58,8 +58,8 @@ type claimBody struct {
 
 var claimName = regexp.MustCompile(`^(backup|sweep)-([0-9]{8}T[0-9]{6}Z)-[0-9a-f]{8}\.json$`)
 
-// take puts a claim and returns it unless a claim excludes it. It returns ErrBusy for one that does, for a backup
-// only after claimWaitMax, of which it reports the beginning.
+// take puts a claim and returns it, unless another claim excludes it: then it returns ErrBusy. A backup first waits
+// claimWaitMax for the end of the other claim, and reports that it waits.
 func (a *Archive) take(ctx context.Context, kind claimKind, report *Report) (*claim, error) {
 	for waited := time.Duration(0); ; waited += claimWaitStep {
 		c, err := a.tryTake(ctx, kind)
@@ -162,9 +162,9 @@ func kindOf(name string) claimKind {
 // note notes the error of a call that stores a manifest or deletes a file: what no other run may meet.
 func (c *claim) note(err error) { c.unanswered = c.unanswered || errors.Is(err, errUnanswered) }
 
-// release deletes the claim, also if ctx has ended. If that fails, the claim stays until it is void. So does that of a
-// run of which a call may still take effect. In the place of a backup's, which would stay for long, it puts one that is
-// void after unansweredMax.
+// release deletes the claim, also if ctx has ended. If that fails, the claim stays until it is void. It also stays if a
+// call of the run may still take effect. A backup's would then stay for long, so release replaces it by one that is void
+// after unansweredMax.
 func (c *claim) release(ctx context.Context) {
 	const releaseMax = 30 * time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseMax)

@@ -68,7 +68,7 @@ func ReadIdentities(file string) (*Identities, error) {
 var (
 	// ErrSealed is returned for a sealed backup that cannot be read without identities.
 	ErrSealed = errors.New("the backup is sealed, and no identity was given")
-	// ErrNoIdentity is returned for a sealed backup of which no identity is a recipient.
+	// ErrNoIdentity is returned for a backup that was sealed for others than the identities.
 	ErrNoIdentity = errors.New("none of the identities opens it")
 )
 

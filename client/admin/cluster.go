@@ -28,8 +28,8 @@ type ClusterNode struct {
 	Insecure     bool     `json:"insecure,omitempty"`      // --insecure let the node listen beyond loopback without TLS or authentication
 	CertProblems []string `json:"cert_problems,omitempty"` // what is wrong with its certificates
 	JoinIgnored  bool     `json:"join_ignored,omitempty"`  // the node is alone, and was started with --join
-	// BackupProblem is why the cluster has no recent backup by --backup-to; "" if it has, or if the node does not lead
-	// the catalog.
+	// BackupProblem is what is wrong with the backups by --backup-to; "" if nothing is, or if the node does not lead the
+	// catalog.
 	BackupProblem string `json:"backup_problem,omitempty"`
 	// The node refuses new rows once it needs more memory than its limit. It refuses writes once it needs more
 	// free disk than it has. A limit of 0 means no limit. All these fields are 0 if the node does not answer.

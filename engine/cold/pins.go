@@ -116,8 +116,9 @@ func parsePin(value []byte) ([]uint64, error) {
 }
 
 // Sweep removes the pins of all snapshots that listKept does not return. Then it removes the generations of this group
-// that nobody needs, and such generations of other groups in which it has removed a pin. listKept must return the finished snapshots and those being written.
-// Before the first Sweep, the caller must have opened all generations that it uses.
+// that nobody needs, and such generations of other groups in which it has removed a pin. listKept must return the
+// finished snapshots and those being written. Before the first Sweep, the caller must have opened all generations that
+// it uses.
 func (g *Group) Sweep(listKept func() ([]string, error)) error {
 	done, err := g.store.db.Use()
 	if err != nil {
