@@ -22,8 +22,8 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// A node backs its cluster up into an archive, finds the newest backup there again, and removes those that need not
-// be kept. A backup has what a backup over HTTP has: all keyspaces, and the sources. An archive of another cluster is
+// A node backs its cluster up into an archive. It finds the newest backup there again, and removes backups that need
+// not be kept. A backup has what a backup over HTTP has: all keyspaces, and the sources. An archive of another cluster is
 // refused.
 func TestNodeArchive(t *testing.T) {
 	t.Parallel()
@@ -86,7 +86,7 @@ func TestNodeArchive(t *testing.T) {
 		"digest": func() { f.Digest = "0123456789abcdef" },
 		"sum":    func() { f.SHA256 = strings.Repeat("0", 64) },
 	} {
-		if change(); !errors.Is(checkBackup(t.Context(), whole), errChecked) {
+		if change(); !errors.Is(checkBackup(t.Context(), whole), backup.ErrDiffers) {
 			t.Errorf("a manifest with other %s passes", what)
 		}
 		*f = was

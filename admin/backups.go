@@ -39,7 +39,7 @@ type BackupSettings struct {
 	To       string                                 // the target, as in commands; "" for no backups
 	Schedule interface{ Next(time.Time) time.Time } // Next returns the first time of the schedule after its argument, which is in UTC; nil for no backups
 	Keep     backup.Keep                            // which backups Prune keeps; zero to keep all
-	// Recipients are those that the backups are sealed for; nil for backups that are not sealed.
+	// Recipients can open the backups, which are sealed; nil for backups that are not.
 	Recipients *backup.Recipients
 	// Seen outlives the process; nil for a node that does not remember.
 	Seen seenArchives
@@ -296,7 +296,7 @@ func (b *Backups) try(ctx context.Context, now time.Time) (added bool, err error
 	made, failed := archive.add(ctx)
 	took := b.now().Sub(now)
 	removed := 0
-	if !isDamage(failed) && ctx.Err() == nil { // what is left of a damaged archive stays for its repair
+	if !errors.Is(failed, backup.ErrIncomplete) && ctx.Err() == nil { // what is left of a damaged archive stays for its repair
 		removed, err = archive.prune(ctx)
 		b.pruned(ctx, err)
 	}
@@ -371,11 +371,6 @@ func (b *Backups) pruned(ctx context.Context, err error) {
 	b.logger.Warn("old backups could not be removed, and it is tried again after the next backup", "to", b.settings.To, "err", err)
 }
 
-// isDamage reports whether an error is that of a backup that is not whole.
-func isDamage(err error) bool {
-	return errors.Is(err, backup.ErrIncomplete) || errors.Is(err, errChecked)
-}
-
 // fail notes why a try failed, and when to try again.
 func (b *Backups) fail(ctx context.Context, err error) {
 	if b.ctx.Err() != nil {
@@ -443,7 +438,7 @@ func (b *Backups) Problem(now time.Time) string {
 	if b.mu.unpruned != nil {
 		what = append(what, fmt.Sprintf("old backups in %s cannot be removed: %v", b.settings.To, b.mu.unpruned))
 	}
-	if isDamage(b.mu.failed) || isDamage(b.mu.unpruned) {
+	if errors.Is(b.mu.failed, backup.ErrIncomplete) || errors.Is(b.mu.unpruned, backup.ErrIncomplete) {
 		what = append(what, "countctl backup verify '"+b.settings.To+"' names the damaged files")
 	}
 	return strings.Join(what, "; ")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/countd/countd/backup"
 	"github.com/countd/countd/client"
 	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/shard"
@@ -36,7 +37,7 @@ func (b backupSource) Keyspaces(ctx context.Context) ([]client.Keyspace, error) 
 	return decoded[[]client.Keyspace](n.Keyspaces())
 }
 
-// Groups returns the numbers of the groups of all shards, by the shard's name, such as posts/0.
+// Groups returns the numbers of the groups of all shards.
 func (b backupSource) Groups(ctx context.Context) (map[string]uint32, error) {
 	n, err := b.fresh(ctx)
 	if err != nil {
@@ -46,7 +47,7 @@ func (b backupSource) Groups(ctx context.Context) (map[string]uint32, error) {
 	for _, k := range view.Keyspaces {
 		for shard, number := range k.All() {
 			if _, placed := view.Groups[number]; placed {
-				numbers[fmt.Sprintf("%s/%d", k.Name, shard)] = number
+				numbers[backup.GroupName(k.Name, shard)] = number
 			}
 		}
 	}

@@ -291,8 +291,8 @@ func (a *Archive) isFuture(name string) bool {
 	return Entry{Name: name}.Begun().After(a.now().Add(futureMin))
 }
 
-// Newest returns the newest backup that can be read and has all its chunks, of those that do not lie in the future. Its
-// name is empty if there is none. It reads no older manifests.
+// Newest returns the newest backup that can be read, has all its chunks, and does not lie in the future. Its name is
+// empty if there is none. It reads no older manifests.
 func (a *Archive) Newest(ctx context.Context) (Entry, error) {
 	names, err := a.names(ctx)
 	if err != nil || len(names) == 0 {
@@ -310,7 +310,7 @@ func (a *Archive) Newest(ctx context.Context) (Entry, error) {
 		if ctx.Err() != nil {
 			return Entry{}, ctx.Err()
 		}
-		if err == nil && m.isThere(there) {
+		if err == nil && m.missing(there) == "" {
 			return Entry{Name: name, Manifest: m}, nil
 		}
 	}

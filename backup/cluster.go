@@ -14,7 +14,7 @@ type Cluster interface {
 	ID(ctx context.Context) (string, error)
 	// Keyspaces lists all keyspaces. The list includes every change that was acknowledged before the call.
 	Keyspaces(ctx context.Context) ([]client.Keyspace, error)
-	// Groups returns the numbers of all groups, by the name of the group, such as posts/0. It is as new as Keyspaces.
+	// Groups returns the numbers of all groups, by GroupName. It is as new as Keyspaces.
 	Groups(ctx context.Context) (map[string]uint32, error)
 	// Sources lists all sources, with the partitions for which a shard may have a position.
 	Sources(ctx context.Context) ([]admin.SavedSource, error)

@@ -51,20 +51,40 @@ func (b *Backup) Open(ctx context.Context, f *File) (io.ReadCloser, error) {
 	return in, err
 }
 
+// ErrDiffers is the ErrIncomplete of a backup that can be read and is not what its manifest says.
+var ErrDiffers = fmt.Errorf("%w: it differs from its manifest", ErrIncomplete)
+
 // Check reads a snapshot whole, and compares it with its size and checksum in the manifest.
 func (b *Backup) Check(ctx context.Context, f *File) error {
+	return b.Read(ctx, f, func(io.Reader) error { return nil })
+}
+
+// Read is Check, but lets read have the snapshot first. It reads what read has left. If read fails, Read returns its
+// error, and compares nothing.
+func (b *Backup) Read(ctx context.Context, f *File, read func(io.Reader) error) error {
 	in, err := b.Open(ctx, f)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	sum := sha256.New()
-	n, err := io.Copy(sum, in)
-	if err != nil {
+	sum, bytes := sha256.New(), byteCount(0)
+	all := io.TeeReader(in, io.MultiWriter(sum, &bytes))
+	if err := read(all); err != nil {
 		return err
 	}
-	if got := hex.EncodeToString(sum.Sum(nil)); n != f.Bytes || got != f.SHA256 {
-		return fmt.Errorf("%s: %w: %s has %d bytes of SHA-256 %s, want %d of %s", b.From, ErrIncomplete, f.Name, n, got, f.Bytes, f.SHA256)
+	if _, err := io.Copy(io.Discard, all); err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); int64(bytes) != f.Bytes || got != f.SHA256 {
+		return fmt.Errorf("%s: %w: %s has %d bytes of SHA-256 %s, want %d of %s", b.From, ErrDiffers, f.Name, bytes, got, f.Bytes, f.SHA256)
 	}
 	return nil
+}
+
+// byteCount is an io.Writer that counts bytes.
+type byteCount int64
+
+func (n *byteCount) Write(p []byte) (int, error) {
+	*n += byteCount(len(p))
+	return len(p), nil
 }

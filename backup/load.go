@@ -131,10 +131,8 @@ func (a *Archive) CheckThere(ctx context.Context, m *Manifest) error {
 	if err != nil {
 		return err
 	}
-	for name := range m.chunks {
-		if !there[name] {
-			return fmt.Errorf("%w: %s is missing or damaged", ErrIncomplete, chunkPath(name))
-		}
+	if name := m.missing(there); name != "" {
+		return fmt.Errorf("%w: %s is missing or damaged", ErrIncomplete, chunkPath(name))
 	}
 	return nil
 }

@@ -168,7 +168,7 @@ func (a *Archive) deleteBackups(ctx context.Context, d *deletion, keep Keep, mad
 	var good []string
 	var begun []time.Time
 	if err := a.each(ctx, func(e Entry) {
-		if e.Err == nil && !a.isFuture(e.Name) && e.Manifest.isThere(there) {
+		if e.Err == nil && !a.isFuture(e.Name) && e.Manifest.missing(there) == "" {
 			good, begun = append(good, e.Name), append(begun, e.Begun())
 		} else {
 			rest = append(rest, e.Name)
@@ -196,13 +196,14 @@ func (a *Archive) deleteBackups(ctx context.Context, d *deletion, keep Keep, mad
 	return deleted, rest, nil
 }
 
-func (m *Manifest) isThere(chunks map[string]bool) bool {
+// missing returns the stored name of a chunk that is not among those there, or "".
+func (m *Manifest) missing(there map[string]bool) string {
 	for name := range m.chunks {
-		if !chunks[name] {
-			return false
+		if !there[name] {
+			return name
 		}
 	}
-	return true
+	return ""
 }
 
 // named returns the names of the chunks that manifests name, and the number of manifests. It reads all manifests, also

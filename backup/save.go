@@ -72,11 +72,10 @@ func (a *Archive) Backup(ctx context.Context, cluster Cluster, report Report) (*
 	return out, nil
 }
 
-// BackupChecked stores a backup and checks it. A nil check reads every chunk, or
-// asks whether each is there if the archive is sealed. If the check fails twice, or a chunk is damaged, BackupChecked
-// deletes the manifest of the backup, and stores another backup, which puts each damaged chunk again. It returns an
-// error if that one fails its check too. While the target cannot be read, or once ctx has ended, a check says nothing
-// about the backup, so that it stays.
+// BackupChecked stores a backup and checks it. A nil check reads every chunk, or asks whether each is there if the
+// archive is sealed. If the check fails twice, or a chunk is damaged, BackupChecked deletes the manifest of the backup,
+// and stores another backup, which puts each damaged chunk again. It returns an error if that one fails its check too.
+// While the target cannot be read, or once ctx has ended, a check says nothing about the backup, so that it stays.
 func (a *Archive) BackupChecked(ctx context.Context, cluster Cluster, report Report, check func(context.Context, *Backup) error) (*Saved, error) {
 	for again := false; ; again = true {
 		s, err := a.Backup(ctx, cluster, report)

@@ -125,7 +125,7 @@ func (t *taking) addColumns(ctx context.Context, m *Manifest, numbers map[string
 	for i := range m.Keyspaces {
 		in := &m.Keyspaces[i]
 		at := slices.IndexFunc(keyspaces, func(k client.Keyspace) bool { return k.Name == in.Name })
-		first := nameOf(in.Name, 0)
+		first := GroupName(in.Name, 0)
 		if at < 0 || now[first] != numbers[first] || keyspaces[at].Sharding != in.Sharding {
 			return fmt.Errorf("keyspace %s was dropped meanwhile, and perhaps created again", in.Name)
 		}
@@ -148,10 +148,10 @@ func (t *taking) shards(ctx context.Context, keyspace string, shard, modulus int
 	return withParts(shard, modulus, files, func(part int) (*File, error) {
 		f, err := t.shard(ctx, keyspace, part, numbers)
 		if err != nil {
-			return nil, fmt.Errorf("cannot back up %s: %w", nameOf(keyspace, part), err)
+			return nil, fmt.Errorf("cannot back up %s: %w", GroupName(keyspace, part), err)
 		}
 		if f.Modulus > most {
-			t.say("%s has split into %d", nameOf(keyspace, shard), f.Modulus/modulus)
+			t.say("%s has split into %d", GroupName(keyspace, shard), f.Modulus/modulus)
 			most = f.Modulus
 			numbers, err = t.cluster.Groups(ctx)
 		}
@@ -182,13 +182,13 @@ func withParts(shard, modulus int, files []File, read func(part int) (*File, err
 	return files, nil
 }
 
-// nameOf returns the name of a shard's group, as in Cluster.Groups.
-func nameOf(keyspace string, shard int) string { return fmt.Sprintf("%s/%d", keyspace, shard) }
+// GroupName returns the name of a shard's group, as in Cluster.Groups.
+func GroupName(keyspace string, shard int) string { return fmt.Sprintf("%s/%d", keyspace, shard) }
 
 // shard stores the snapshot of one shard. After an error that may pass, such as a change of the leader, it
 // stores a new snapshot from the start.
 func (t *taking) shard(ctx context.Context, keyspace string, shard int, numbers map[string]uint32) (*File, error) {
-	name := nameOf(keyspace, shard)
+	name := GroupName(keyspace, shard)
 	number, there := numbers[name]
 	if !there {
 		return nil, errors.New("it has no group")

@@ -29,7 +29,7 @@ func newMemCluster(shards int) *memCluster {
 	c.keyspaces = []client.Keyspace{{Name: "posts", Kind: KindCounters, Columns: []string{"like"}, Shards: shards}}
 	for shard := range shards {
 		number := uint32(shard + 1)
-		c.groups[nameOf("posts", shard)], c.states[number] = number, []byte{byte(shard)}
+		c.groups[GroupName("posts", shard)], c.states[number] = number, []byte{byte(shard)}
 	}
 	return c
 }

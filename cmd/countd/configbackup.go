@@ -60,16 +60,16 @@ func (b *backupConfig) validate(c *config) error {
 		}
 		return nil
 	}
-	if _, err := backup.OpenTarget(context.Background(), b.To); err != nil {
+	target, err := backup.OpenTarget(context.Background(), b.To)
+	if err != nil {
 		return c.bad("backup-to", err.Error())
 	}
 	if b.RecipientsFile != "" {
-		var err error
 		if b.recipients, err = backup.ReadRecipients(b.RecipientsFile); err != nil {
 			return c.bad("backup-recipients", err.Error())
 		}
 	}
-	if strings.Contains(b.To, "://") {
+	if _, is := target.(backup.Directory); !is {
 		return nil
 	}
 	if !filepath.IsAbs(b.To) {

@@ -135,10 +135,9 @@ func (r *restore) checkFiles(ctx context.Context) (restoreOutput, error) {
 			if err := r.backup.Check(ctx, &g); err != nil {
 				return out, err
 			}
-			out.Shards++
-			out.Rows += g.Rows
 		}
 	}
+	out.Shards, out.Rows, _ = r.backup.Totals()
 	r.Say("all %s of the backup of cluster %s from %s are whole: %s", cli.Counted(out.Shards, "file"),
 		r.backup.ClusterID, r.backup.Begun.Format(time.RFC3339), cli.Counted(out.Rows, "row"))
 	return out, nil
@@ -388,7 +387,7 @@ func (r *restore) shards(ctx context.Context, k backup.Keyspace) error {
 }
 
 func (r *restore) shard(ctx context.Context, keyspace string, g backup.File) error {
-	name := fmt.Sprintf("%s/%d", keyspace, g.Shard)
+	name := backup.GroupName(keyspace, g.Shard)
 	number, there := r.numbers[name]
 	if !there {
 		return errNoGroup
@@ -462,7 +461,7 @@ func (r *restore) sameLayout(ctx context.Context, was client.Keyspace) error {
 }
 
 func (r *restore) shardByIDs(ctx context.Context, k backup.Keyspace, there client.Keyspace, shard int) (done admin.Restored, err error) {
-	name := fmt.Sprintf("%s/%d", k.Name, shard)
+	name := backup.GroupName(k.Name, shard)
 	number, exists := r.numbers[name]
 	if !exists {
 		return done, errNoGroup

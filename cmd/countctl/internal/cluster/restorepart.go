@@ -30,7 +30,7 @@ func (p part) String() string {
 	case p.isAll():
 		return "the keyspaces"
 	case p.shard >= 0:
-		return fmt.Sprintf("%s/%d", p.keyspaces[0], p.shard)
+		return backup.GroupName(p.keyspaces[0], p.shard)
 	}
 	return "the keyspaces " + strings.Join(p.keyspaces, ", ")
 }
