@@ -8,15 +8,15 @@ import (
 	"testing"
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/cmd/countctl/internal/load"
 	"github.com/countd/countd/internal/nodetest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 func TestBench(t *testing.T) {
 	server := nodetest.New(t)
 	i := against(t, server)
-	r := clitest.Decode[load.Report](t, i.OK("bench", "--op", "incr", "--requests", "50", "--batch", "4", "--concurrency", "2", "--dist", "hot", "-o", "json"))
+	r := proctest.Decode[load.Report](t, i.OK("bench", "--op", "incr", "--requests", "50", "--batch", "4", "--concurrency", "2", "--dist", "hot", "-o", "json"))
 	if r.Requests != 50 || r.Ops != 200 || r.LatencyUS.P99 <= 0 || server.Row(1)[2] != 200 {
 		t.Fatalf("the report is %+v, the row %v", r, server.Row(1))
 	}
@@ -31,14 +31,14 @@ func TestBench(t *testing.T) {
 func TestBenchTakesIDsFromAFile(t *testing.T) {
 	server := nodetest.New(t)
 	i := against(t, server)
-	path := clitest.WriteTemp(t, "ids.csv.gz", clitest.Gzipped(t, "likes,id\n1,18446744073709551615\n"))
+	path := proctest.WriteTemp(t, "ids.csv.gz", proctest.Gzipped(t, "likes,id\n1,18446744073709551615\n"))
 	i.OK("bench", "--requests", "5", "--concurrency", "1", "--ids-from", path)
 	if got := server.Row(math.MaxUint64)[2]; got != 5 {
 		t.Fatalf("the row has %d likes, want 5", got)
 	}
 	for name, text := range map[string]string{"no id": "x\n1\n", "bad id": "id\nx\n", "empty": "id\n"} {
 		t.Run(name, func(t *testing.T) {
-			if got := i.Run("bench", "--yes", "--requests", "5", "--ids-from", clitest.WriteTemp(t, "ids.csv", text)); got.Code != cli.ExitFail {
+			if got := i.Run("bench", "--yes", "--requests", "5", "--ids-from", proctest.WriteTemp(t, "ids.csv", text)); got.Code != cli.ExitFail {
 				t.Fatalf("exit %d", got.Code)
 			}
 		})
@@ -118,7 +118,7 @@ func TestBenchFailsWhenRequestsDo(t *testing.T) {
 	if got.Code != cli.ExitFail || !strings.Contains(got.Err, "20 of 20 requests failed") {
 		t.Fatalf("exit %d, %q", got.Code, got.Err)
 	}
-	if r := clitest.Decode[load.Report](t, got.Out); r.Errors["overloaded"] != 20 {
+	if r := proctest.Decode[load.Report](t, got.Out); r.Errors["overloaded"] != 20 {
 		t.Fatalf("the report is %+v", r)
 	}
 }
@@ -132,7 +132,7 @@ func TestBenchHoldsTheCountsAgainstTheAnswers(t *testing.T) {
 		Counted, Least, Most int64
 		Holds                bool
 	}
-	r := clitest.Decode[struct{ Check check }](t, i.OK(args...))
+	r := proctest.Decode[struct{ Check check }](t, i.OK(args...))
 	if r.Check != (check{Counted: 30, Least: 30, Most: 30, Holds: true}) {
 		t.Fatalf("the check is %+v", r.Check)
 	}

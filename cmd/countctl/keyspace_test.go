@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/internal/nodetest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 func TestOps(t *testing.T) {
@@ -36,7 +36,7 @@ func TestOps(t *testing.T) {
 
 func TestFloors(t *testing.T) {
 	i := against(t, nodetest.New(t))
-	made := clitest.Decode[client.Keyspace](t, i.OK("keyspace", "create", "badges", "--columns", "a,b", "--floor", "b=-2", "-o", "json"))
+	made := proctest.Decode[client.Keyspace](t, i.OK("keyspace", "create", "badges", "--columns", "a,b", "--floor", "b=-2", "-o", "json"))
 	if len(made.Floors) != 1 || made.Floors["b"] != -2 {
 		t.Fatalf("created %+v", made)
 	}
@@ -44,10 +44,10 @@ func TestFloors(t *testing.T) {
 		t.Errorf("the table is\n%s", table)
 	}
 	i.OK("incr", "7", "a=-1", "b=-5", "--floor", "-1", "--keyspace", "badges")
-	if row := clitest.Decode[client.Row](t, i.OK("get", "7", "--keyspace", "badges", "-o", "json")); row.Counts[0].Value != -1 || row.Counts[1].Value != -1 {
+	if row := proctest.Decode[client.Row](t, i.OK("get", "7", "--keyspace", "badges", "-o", "json")); row.Counts[0].Value != -1 || row.Counts[1].Value != -1 {
 		t.Errorf("the row is %+v", row)
 	}
-	changed := clitest.Decode[client.Keyspace](t, i.OK("keyspace", "add-columns", "badges", "b", "c", "--floor", "c=0", "--no-floor", "b", "-o", "json"))
+	changed := proctest.Decode[client.Keyspace](t, i.OK("keyspace", "add-columns", "badges", "b", "c", "--floor", "c=0", "--no-floor", "b", "-o", "json"))
 	if len(changed.Floors) != 1 || changed.Floors["c"] != 0 || len(changed.Columns) != 3 {
 		t.Errorf("changed %+v", changed)
 	}
@@ -75,7 +75,7 @@ func TestDrop(t *testing.T) {
 			t.Errorf("countctl %v: exit %d, %s", args, got.Code, got.Err)
 		}
 	}
-	changed := clitest.Decode[client.Keyspace](t, i.OK("keyspace", "drop-column", "songs", "skips", "--yes", "-o", "json"))
+	changed := proctest.Decode[client.Keyspace](t, i.OK("keyspace", "drop-column", "songs", "skips", "--yes", "-o", "json"))
 	if !slices.Equal(changed.Columns, []string{"plays", "likes"}) {
 		t.Errorf("columns are %v", changed.Columns)
 	}
@@ -117,7 +117,7 @@ func TestDropIsSentOnce(t *testing.T) {
 
 func TestKeyspaces(t *testing.T) {
 	i := against(t, nodetest.New(t))
-	made := clitest.Decode[client.Keyspace](t, i.OK("keyspace", "create", "songs", "--columns", "plays,likes", "--shards", "8", "-o", "json"))
+	made := proctest.Decode[client.Keyspace](t, i.OK("keyspace", "create", "songs", "--columns", "plays,likes", "--shards", "8", "-o", "json"))
 	if made.Name != "songs" || made.Shards != 8 || !slices.Equal(made.Columns, []string{"plays", "likes"}) {
 		t.Fatalf("created %+v", made)
 	}
@@ -126,7 +126,7 @@ func TestKeyspaces(t *testing.T) {
 		!strings.Contains(got.Err, "keyspace_exists") {
 		t.Fatalf("exit %d, %q", got.Code, got.Err)
 	}
-	wider := clitest.Decode[client.Keyspace](t, i.OK("keyspace", "add-columns", "songs", "shares,plays", "skips", "-o", "json"))
+	wider := proctest.Decode[client.Keyspace](t, i.OK("keyspace", "add-columns", "songs", "shares,plays", "skips", "-o", "json"))
 	if !slices.Equal(wider.Columns, []string{"plays", "likes", "shares", "skips"}) {
 		t.Fatalf("columns are %v", wider.Columns)
 	}
@@ -138,14 +138,14 @@ func TestKeyspaces(t *testing.T) {
 		if table := i.OK(args...); strings.Contains(table, "everywhere") == off {
 			t.Errorf("countctl %v prints\n%s", args, table)
 		}
-		if k := clitest.Decode[client.Keyspace](t, i.OK(append(args, "-o", "json")...)); k.Everywhere == off {
+		if k := proctest.Decode[client.Keyspace](t, i.OK(append(args, "-o", "json")...)); k.Everywhere == off {
 			t.Errorf("countctl %v: %+v", args, k)
 		}
 	}
 	if got := i.Run("keyspace", "everywhere", "nobody"); got.Code != cli.ExitFail || !strings.Contains(got.Err, "unknown_keyspace") {
 		t.Errorf("exit %d, %q", got.Code, got.Err)
 	}
-	list := clitest.Decode[keyspacesOutput](t, i.OK("keyspace", "list", "-o", "json"))
+	list := proctest.Decode[keyspacesOutput](t, i.OK("keyspace", "list", "-o", "json"))
 	if len(list.Keyspaces) != 6 {
 		t.Fatalf("list is %+v", list)
 	}
@@ -167,11 +167,11 @@ func TestGrow(t *testing.T) {
 		i.OK("incr", id, "plays=1", "--keyspace", "songs")
 	}
 	got := i.Run("keyspace", "grow", "songs", "--dry-run", "-o", "json")
-	g := clitest.Decode[admin.Growth](t, got.Out)
+	g := proctest.Decode[admin.Growth](t, got.Out)
 	if got.Code != 0 || !slices.Equal(g.Rows, []uint64{2, 1, 0}) || len(g.Refused) > 0 {
 		t.Errorf("exit %d, %+v: %s", got.Code, g, got.Err)
 	}
-	g = clitest.Decode[admin.Growth](t, i.OK("keyspace", "grow", "songs", "--yes", "-o", "json"))
+	g = proctest.Decode[admin.Growth](t, i.OK("keyspace", "grow", "songs", "--yes", "-o", "json"))
 	if g.Shards != 3 || g.Growing != nil {
 		t.Errorf("grown: %+v", g)
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -12,16 +14,16 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/nodetest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // against returns an Invocation that runs command lines of the whole program against s. Tests of
 // commands on a node are in this package unless they need internals of another package. One test
 // program is faster than several, because each one that links the node takes seconds to build.
-func against(t *testing.T, s *nodetest.Server) *clitest.Invocation {
-	return clitest.New(t, s.URL, groups...)
+func against(t *testing.T, s *nodetest.Server) *proctest.Invocation {
+	return invoke(t, s.URL, groups...)
 }
 
 // All flags for a duration accept days, like the flags of countd.
@@ -66,7 +68,7 @@ func TestUsageErrorsNameTheCommand(t *testing.T) {
 }
 
 func TestExitCodes(t *testing.T) {
-	file := clitest.WriteTemp(t, "a.csv", "id,like\n1,2\n")
+	file := proctest.WriteTemp(t, "a.csv", "id,like\n1,2\n")
 	cases := []struct {
 		name string
 		args string
@@ -233,11 +235,11 @@ func TestFilesAreNotWrittenOver(t *testing.T) {
 			if got := i.Run(append(args, file)...); got.Code != cli.ExitFail || !strings.Contains(got.Err, "exists; give another name, or --yes") {
 				t.Errorf("exit %d, %s", got.Code, got.Err)
 			}
-			if clitest.ReadAll(t, file) != "before" {
+			if proctest.ReadAll(t, file) != "before" {
 				t.Error("the file was written over")
 			}
 			i.OK(append(args, file, "--yes")...)
-			if clitest.ReadAll(t, file) == "before" {
+			if proctest.ReadAll(t, file) == "before" {
 				t.Error("the file was not written over with --yes")
 			}
 		})
@@ -281,8 +283,8 @@ func TestTLSFlags(t *testing.T) {
 
 // A command also repeats its first requests while the server has no leader.
 func TestFirstRequestsAreRepeated(t *testing.T) {
-	path := clitest.WriteTemp(t, "a.csv", "id,like\n1,2\n")
-	events := clitest.WriteTemp(t, "e.csv", "item,t,event\n1,1,like\n")
+	path := proctest.WriteTemp(t, "a.csv", "id,like\n1,2\n")
+	events := proctest.WriteTemp(t, "e.csv", "item,t,event\n1,1,like\n")
 	for _, args := range []string{"import " + path, "import " + path + " --add", "replay " + events, "export -"} {
 		t.Run(args, func(t *testing.T) {
 			server := nodetest.New(t)
@@ -310,7 +312,7 @@ func TestFirstRequestsAreRepeated(t *testing.T) {
 func TestKeyspacesOfOtherKinds(t *testing.T) {
 	server := nodetest.New(t)
 	i := against(t, server)
-	file := clitest.WriteTemp(t, "a.csv", "id,like\n1,1\n")
+	file := proctest.WriteTemp(t, "a.csv", "id,like\n1,1\n")
 	for _, command := range []string{"get 1", "mget 1", "incr 1 like=1", "set 1 like=1", "delete 1", "export -", "top --column like", "import " + file, "import --add " + file} {
 		for keyspace, use := range map[string]string{"unread": "unread", "feed": "feed", "board": "notice and countctl dot"} {
 			got := i.Run(append(strings.Fields(command), "--keyspace", keyspace)...)
@@ -320,4 +322,11 @@ func TestKeyspacesOfOtherKinds(t *testing.T) {
 			}
 		}
 	}
+}
+
+// invoke returns an invocation of countctl with some commands against the server at addr.
+func invoke(t *testing.T, addr string, groups ...cli.Commands) *proctest.Invocation {
+	return proctest.NewInvocation(t, addr, func(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer, env func(string) string) int {
+		return cli.Run(ctx, args, cli.Terminal{In: in, Out: out, Err: errOut, Env: env}, groups...)
+	})
 }

@@ -12,8 +12,8 @@ import (
 
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/internal/nodetest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // members returns the number of members in the likes of posts 0 to 9.
@@ -79,7 +79,7 @@ func TestMembersImport(t *testing.T) {
 	for n := range rows {
 		text += fmt.Sprintf("%d,%d,x\n", n%10, n/10)
 	}
-	path := clitest.WriteTemp(t, "likes.csv", text)
+	path := proctest.WriteTemp(t, "likes.csv", text)
 	var writes atomic.Int64
 	s.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
 		if strings.HasPrefix(r.URL.Path, "/v1/members/") && writes.Add(1) > 5 {
@@ -106,7 +106,7 @@ func TestMembersImport(t *testing.T) {
 	if got := i.OK("members", "export", out, "-o", "json"); !strings.Contains(got, fmt.Sprintf(`"members":%d,`, rows)) {
 		t.Errorf("exported %s", got)
 	}
-	exported := strings.Split(strings.TrimSpace(clitest.ReadAll(t, out)), "\n")
+	exported := strings.Split(strings.TrimSpace(proctest.ReadAll(t, out)), "\n")
 	if len(exported) != rows+1 || exported[0] != "id,member,at" || !strings.HasPrefix(exported[1], "0,0,20") || !strings.HasPrefix(exported[2], "0,1,") {
 		t.Errorf("exported %d lines, which begin %.5q", len(exported), exported)
 	}
@@ -122,7 +122,7 @@ func TestMembersImport(t *testing.T) {
 func TestMembersImportOfBadRows(t *testing.T) {
 	s := nodetest.New(t)
 	i := against(t, s)
-	path := clitest.WriteTemp(t, "likes.csv", "user,post\n7,1\nx,1\n8,-1\n9,1\n")
+	path := proctest.WriteTemp(t, "likes.csv", "user,post\n7,1\nx,1\n8,-1\n9,1\n")
 	line := []string{"members", "import", path, "--id-column", "post", "--member-column", "user"}
 	if got := i.Run(line...); got.Code != cli.ExitFail || !strings.Contains(got.Err, "likes.csv:3: member: ") {
 		t.Errorf("exit %d: %s", got.Code, got.Err)

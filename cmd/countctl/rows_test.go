@@ -11,24 +11,24 @@ import (
 
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/internal/nodetest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 func TestWriteThenRead(t *testing.T) {
 	server := nodetest.New(t)
 	i := against(t, server)
 
-	set := clitest.Decode[client.WrittenRow](t, i.OK("set", "18446744073709551615", "like=10", "view=-3", "-o", "json"))
+	set := proctest.Decode[client.WrittenRow](t, i.OK("set", "18446744073709551615", "like=10", "view=-3", "-o", "json"))
 	if set.ID != 1<<64-1 || set.Token == "" {
 		t.Fatalf("set answered %+v", set)
 	}
-	incr := clitest.Decode[client.WrittenRow](t, i.OK("incr", "18446744073709551615", "like=+1", "comment=-2", "-o", "json"))
+	incr := proctest.Decode[client.WrittenRow](t, i.OK("incr", "18446744073709551615", "like=+1", "comment=-2", "-o", "json"))
 	want := client.Counts{{Column: "repost", Value: 0}, {Column: "comment", Value: -2}, {Column: "like", Value: 11}, {Column: "view", Value: -3}}
 	if !slices.Equal(incr.Counts, want) {
 		t.Fatalf("incr answered %v, want %v", incr.Counts, want)
 	}
-	got := clitest.Decode[client.Row](t, i.OK("get", "18446744073709551615", "-o", "json"))
+	got := proctest.Decode[client.Row](t, i.OK("get", "18446744073709551615", "-o", "json"))
 	if !slices.Equal(got.Counts, want) {
 		t.Fatalf("get answered %v, want %v", got.Counts, want)
 	}
@@ -36,7 +36,7 @@ func TestWriteThenRead(t *testing.T) {
 		t.Fatalf("the table is\n%s", out)
 	}
 
-	deleted := clitest.Decode[struct{ Results []client.WrittenRow }](t, i.OK("delete", "18446744073709551615", "5", "-o", "json"))
+	deleted := proctest.Decode[struct{ Results []client.WrittenRow }](t, i.OK("delete", "18446744073709551615", "5", "-o", "json"))
 	if len(deleted.Results) != 2 || deleted.Results[0].Token == "" || server.Rows() != 0 {
 		t.Fatalf("delete answered %+v and left %d rows", deleted, server.Rows())
 	}
@@ -47,7 +47,7 @@ func TestMgetKeepsOrderAndDoubles(t *testing.T) {
 	server.Put(7, 1, 2, 3, 4)
 	i := against(t, server)
 	i.Stdin = "9\n7 7\n"
-	rows := clitest.Decode[struct{ Results []client.Row }](t, i.OK("mget", "7", "-", "1", "--columns", "like", "-o", "json")).Results
+	rows := proctest.Decode[struct{ Results []client.Row }](t, i.OK("mget", "7", "-", "1", "--columns", "like", "-o", "json")).Results
 	want := []struct {
 		id   client.ID
 		like int64
@@ -65,7 +65,7 @@ func TestMgetKeepsOrderAndDoubles(t *testing.T) {
 func TestMgetSplitsManyIDs(t *testing.T) {
 	i := against(t, nodetest.New(t))
 	i.Stdin = strings.Repeat("12345\n", 2*client.GetIDsMax+1)
-	if rows := clitest.Decode[struct{ Results []client.Row }](t, i.OK("mget", "-", "-o", "json")).Results; len(rows) != 2*client.GetIDsMax+1 {
+	if rows := proctest.Decode[struct{ Results []client.Row }](t, i.OK("mget", "-", "-o", "json")).Results; len(rows) != 2*client.GetIDsMax+1 {
 		t.Fatalf("%d rows", len(rows))
 	}
 }
@@ -94,7 +94,7 @@ func TestReadOptionsReachTheServer(t *testing.T) {
 		return nil
 	}
 	i := against(t, server)
-	token := clitest.Decode[client.WrittenRow](t, i.OK("incr", "1", "like=1", "-o", "json")).Token
+	token := proctest.Decode[client.WrittenRow](t, i.OK("incr", "1", "like=1", "-o", "json")).Token
 	seen = nil
 	i.OK("get", "1", "--consistency", "linearizable", "--token", token, "--timeout", "2s")
 	i.OK("mget", "1", "--consistency", "bounded", "--max-staleness", "500ms", "--keyspace", "users")
@@ -164,9 +164,9 @@ func TestUnknownWriteIsRunAgainByItsKey(t *testing.T) {
 				for n := range 2 {
 					out := i.OK(append(strings.Fields(args), "--key", key[1], "-o", "json")...)
 					again := happened || n > 0
-					rows := []client.WrittenRow{clitest.Decode[client.WrittenRow](t, out)}
+					rows := []client.WrittenRow{proctest.Decode[client.WrittenRow](t, out)}
 					if strings.HasPrefix(args, "delete") {
-						rows = clitest.Decode[struct{ Results []client.WrittenRow }](t, out).Results
+						rows = proctest.Decode[struct{ Results []client.WrittenRow }](t, out).Results
 					}
 					// Check only the first row: the failed run stopped after its first delete, so the
 					// other rows are deleted only now.
@@ -197,7 +197,7 @@ func TestTop(t *testing.T) {
 	server.Put(30_000, 5, 0, 0, 0) // has no likes
 	server.Put(40_000, 0, 0, -7, 0)
 	i := against(t, server)
-	rows := clitest.Decode[struct{ Results []client.Row }](t, i.OK("top", "--column", "like", "-n", "3", "-o", "json")).Results
+	rows := proctest.Decode[struct{ Results []client.Row }](t, i.OK("top", "--column", "like", "-n", "3", "-o", "json")).Results
 	var ids []client.ID
 	for _, row := range rows {
 		if like, _ := row.Counts.Get("like"); like != 999 {
@@ -208,10 +208,10 @@ func TestTop(t *testing.T) {
 	if want := []client.ID{999, 1999, 2999}; !slices.Equal(ids, want) {
 		t.Fatalf("top is %v, want %v: equal counts rank by id", ids, want)
 	}
-	if rows := clitest.Decode[struct{ Results []client.Row }](t, i.OK("top", "--column", "repost", "-o", "json")).Results; len(rows) != 1 || rows[0].ID != 30_000 {
+	if rows := proctest.Decode[struct{ Results []client.Row }](t, i.OK("top", "--column", "repost", "-o", "json")).Results; len(rows) != 1 || rows[0].ID != 30_000 {
 		t.Fatalf("top of reposts is %v: rows without one do not rank", rows)
 	}
-	if rows := clitest.Decode[struct{ Results []client.Row }](t, i.OK("top", "--column", "view", "-o", "json")).Results; rows == nil || len(rows) != 0 {
+	if rows := proctest.Decode[struct{ Results []client.Row }](t, i.OK("top", "--column", "view", "-o", "json")).Results; rows == nil || len(rows) != 0 {
 		t.Fatalf("top of views is %v, want an empty list", rows)
 	}
 }

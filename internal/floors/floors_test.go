@@ -454,10 +454,6 @@ const rule = `
 		cmd/countctl/internal/cli
 		internal/pki
 		internal/program
-	# How tests run it.
-	cmd/countctl/internal/clitest:
-		cmd/countctl/internal/cli
-		internal/proctest
 
 	# The built programs, alone and in clusters; no package beneath them.
 	internal/proctest:

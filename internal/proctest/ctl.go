@@ -20,7 +20,7 @@ func (n *Node) StartCtl(args ...string) *Ctl {
 	n.t.Helper()
 	c, cmd := &Ctl{}, exec.Command(n.bin.Countctl, append([]string{"--addr", n.URL}, args...)...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = &c.out, &c.errOut, n.Cwd
-	cmd.Env = append(os.Environ(), "COUNTCTL_ADDR=")
+	cmd.Env = append(os.Environ(), addrEnv+"=")
 	var err error
 	if c.process, err = run(n.site, cmd); err != nil {
 		n.t.Fatalf("cannot run countctl: %v", err)

@@ -16,9 +16,9 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/nodetest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // archived returns an archive with two backups of a server, between which a row has changed.
@@ -30,9 +30,9 @@ func archived(t *testing.T) (place string, server *nodetest.Server, first, secon
 	}
 	place = filepath.Join(t.TempDir(), "archive")
 	ctl := against(t, server.URL)
-	first = clitest.Decode[archivedOutput](t, ctl.OK("backup", "--to", place, "-o", "json"))
+	first = proctest.Decode[archivedOutput](t, ctl.OK("backup", "--to", place, "-o", "json"))
 	server.Put(7, 700, 1, 2, 3)
-	second = clitest.Decode[archivedOutput](t, ctl.OK("backup", "--to", place, "-o", "json"))
+	second = proctest.Decode[archivedOutput](t, ctl.OK("backup", "--to", place, "-o", "json"))
 	return place, server, first, second
 }
 
@@ -42,14 +42,14 @@ func TestArchiveIsRestored(t *testing.T) {
 	if first.Rows != 50 || first.Shards != 11 || second.Rows != 50 || second.StoredBytes >= first.StoredBytes {
 		t.Errorf("stored %+v, then %+v", first, second)
 	}
-	list := clitest.Decode[struct{ Backups []listedOutput }](t, against(t, "http://127.0.0.1:1").OK("backup", "list", place, "-o", "json"))
+	list := proctest.Decode[struct{ Backups []listedOutput }](t, against(t, "http://127.0.0.1:1").OK("backup", "list", place, "-o", "json"))
 	if len(list.Backups) != 2 || list.Backups[0].Rows != 50 || list.Backups[0].Error != "" {
 		t.Errorf("listed %+v", list)
 	}
 	against(t, "http://127.0.0.1:1").OK("backup", "verify", place)
 	for name, want := range map[string]int64{first.Backup: 7, second.Backup: 700} {
 		to := nodetest.New(t)
-		out := clitest.Decode[restoreOutput](t, against(t, to.URL).OK("restore", place, "--at", name, "-o", "json"))
+		out := proctest.Decode[restoreOutput](t, against(t, to.URL).OK("restore", place, "--at", name, "-o", "json"))
 		if got := to.Row(7)[0]; got != want || to.Rows() != 50 || out.Backup != name || out.Verify == nil {
 			t.Errorf("backup %s: row 7 is %d, want %d; %+v", name, got, want, out)
 		}
@@ -147,11 +147,11 @@ func TestSealedArchive(t *testing.T) {
 func TestArchiveKeeps(t *testing.T) {
 	place, server, _, _ := archived(t)
 	ctl := against(t, server.URL)
-	if third := clitest.Decode[archivedOutput](t, ctl.OK("backup", "--to", place, "-o", "json")); len(third.Deleted) != 0 {
+	if third := proctest.Decode[archivedOutput](t, ctl.OK("backup", "--to", place, "-o", "json")); len(third.Deleted) != 0 {
 		t.Errorf("deleted %q", third.Deleted)
 	}
 	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second))) // names are ordered by the second
-	if fourth := clitest.Decode[archivedOutput](t, ctl.OK("backup", "--to", place, "--keep", "hours=1", "-o", "json")); len(fourth.Deleted) != 2 {
+	if fourth := proctest.Decode[archivedOutput](t, ctl.OK("backup", "--to", place, "--keep", "hours=1", "-o", "json")); len(fourth.Deleted) != 2 {
 		t.Errorf("deleted %q", fourth.Deleted)
 	}
 	ctl.OK("backup", "verify", place)
@@ -167,7 +167,7 @@ func TestArchiveKeepHealsDamage(t *testing.T) {
 		if err != nil || e.IsDir() {
 			return err
 		}
-		text := []byte(clitest.ReadAll(t, path))
+		text := []byte(proctest.ReadAll(t, path))
 		return os.WriteFile(path, must.Flipped(text, len(text)/2), 0o600)
 	}))
 	if got := ctl.Run("backup", "--to", place, "--keep", "hours=1"); got.Code != cli.ExitOK || !strings.Contains(got.Err, "is damaged") {
@@ -196,7 +196,7 @@ func TestRestoreRefusesADamagedArchive(t *testing.T) {
 		if err != nil || e.IsDir() {
 			return err
 		}
-		text := []byte(clitest.ReadAll(t, path))
+		text := []byte(proctest.ReadAll(t, path))
 		mustDo(t, os.WriteFile(path, must.Flipped(text, len(text)/2), 0o600))
 		defer func() { mustDo(t, os.WriteFile(path, text, 0o600)) }()
 		if got := ctl.Run("backup", "verify", place, "--at", second.Backup); got.Code == cli.ExitOK {

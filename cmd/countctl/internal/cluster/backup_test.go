@@ -21,8 +21,8 @@ import (
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/internal/nodetest"
+	"github.com/countd/countd/internal/proctest"
 	"github.com/countd/countd/internal/program"
 )
 
@@ -34,7 +34,7 @@ func backedUp(t *testing.T) (dir string, server *nodetest.Server) {
 		server.Put(id, int64(id), 1, 2, 3)
 	}
 	dir = filepath.Join(t.TempDir(), "backup")
-	out := clitest.Decode[backupOutput](t, against(t, server.URL).OK("backup", dir, "-o", "json"))
+	out := proctest.Decode[backupOutput](t, against(t, server.URL).OK("backup", dir, "-o", "json"))
 	if out.Rows != 50 || out.Shards != 11 {
 		t.Fatalf("backed up %+v", out)
 	}
@@ -47,7 +47,7 @@ func TestBackupIsRestored(t *testing.T) {
 	if text := against(t, to.URL).OK("restore", dir, "--check", "-o", "json"); strings.Contains(text, "verify") {
 		t.Errorf("a check that compares nothing says %s", text)
 	}
-	out := clitest.Decode[restoreOutput](t, against(t, to.URL).OK("restore", dir, "-o", "json"))
+	out := proctest.Decode[restoreOutput](t, against(t, to.URL).OK("restore", dir, "-o", "json"))
 	if out.Rows != 50 || out.Verify == nil || !out.Verify.Equal || to.Rows() != 50 {
 		t.Errorf("restored %+v, %d rows", out, to.Rows())
 	}
@@ -578,22 +578,22 @@ func TestRestoreRefusesDamage(t *testing.T) {
 		},
 		"a byte is another": func(t *testing.T, dir string) {
 			path := filepath.Join(dir, "posts-02.snapshot")
-			text := []byte(clitest.ReadAll(t, path))
+			text := []byte(proctest.ReadAll(t, path))
 			text[len(text)/2] ^= 1
 			mustDo(t, os.WriteFile(path, text, 0o600))
 		},
 		"a file is cut": func(t *testing.T, dir string) { mustDo(t, os.Truncate(filepath.Join(dir, "posts-02.snapshot"), 10)) },
 		"a digest is another": func(t *testing.T, dir string) {
 			path := filepath.Join(dir, backup.ManifestFile)
-			mustDo(t, os.WriteFile(path, bytes.Replace([]byte(clitest.ReadAll(t, path)), []byte(`"sha256": "`), []byte(`"sha256": "0`), 1), 0o600))
+			mustDo(t, os.WriteFile(path, bytes.Replace([]byte(proctest.ReadAll(t, path)), []byte(`"sha256": "`), []byte(`"sha256": "0`), 1), 0o600))
 		},
 		"another format": func(t *testing.T, dir string) {
 			path := filepath.Join(dir, backup.ManifestFile)
-			mustDo(t, os.WriteFile(path, bytes.Replace([]byte(clitest.ReadAll(t, path)), []byte(`"countd backup 1"`), []byte(`"countd backup 2"`), 1), 0o600))
+			mustDo(t, os.WriteFile(path, bytes.Replace([]byte(proctest.ReadAll(t, path)), []byte(`"countd backup 1"`), []byte(`"countd backup 2"`), 1), 0o600))
 		},
 		unreleased: func(t *testing.T, dir string) {
 			path := filepath.Join(dir, backup.ManifestFile)
-			mustDo(t, os.WriteFile(path, bytes.Replace([]byte(clitest.ReadAll(t, path)), []byte(`"countd backup 1"`), []byte(`1`), 1), 0o600))
+			mustDo(t, os.WriteFile(path, bytes.Replace([]byte(proctest.ReadAll(t, path)), []byte(`"countd backup 1"`), []byte(`1`), 1), 0o600))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -628,7 +628,7 @@ func TestRestoreOfOtherShapes(t *testing.T) {
 		other := t.TempDir()
 		mustDo(t, os.CopyFS(other, os.DirFS(dir)))
 		path := filepath.Join(other, backup.ManifestFile)
-		text := clitest.ReadAll(t, path)
+		text := proctest.ReadAll(t, path)
 		if !strings.Contains(text, was) {
 			t.Fatalf("no %s in %s", was, text)
 		}
@@ -644,7 +644,7 @@ func TestRestoreOfOtherShapes(t *testing.T) {
 	against(t, nodetest.New(t).URL).OK("restore", wider)
 
 	var m backup.Manifest
-	mustDo(t, json.Unmarshal([]byte(clitest.ReadAll(t, filepath.Join(dir, backup.ManifestFile))), &m))
+	mustDo(t, json.Unmarshal([]byte(proctest.ReadAll(t, filepath.Join(dir, backup.ManifestFile))), &m))
 	posts := &m.Keyspaces[slices.IndexFunc(m.Keyspaces, isPosts)]
 	posts.Shards, posts.Files = 3, posts.Files[:3]
 	shards := t.TempDir()
@@ -658,7 +658,7 @@ func TestRestoreOfOtherShapes(t *testing.T) {
 func TestRefusedRestoreMakesNoKeyspace(t *testing.T) {
 	dir, _ := backedUp(t)
 	var m backup.Manifest
-	mustDo(t, json.Unmarshal([]byte(clitest.ReadAll(t, filepath.Join(dir, backup.ManifestFile))), &m))
+	mustDo(t, json.Unmarshal([]byte(proctest.ReadAll(t, filepath.Join(dir, backup.ManifestFile))), &m))
 	posts := m.Keyspaces[slices.IndexFunc(m.Keyspaces, isPosts)]
 	albums, zines := posts, posts
 	albums.Name, zines.Name = "albums", "zines"
@@ -759,7 +759,7 @@ func TestBackupsOfOneDirectoryAtOnce(t *testing.T) {
 				mustDo(t, os.Mkdir(dir, 0o700))
 			}
 			const runs = 4
-			results := make(chan clitest.Result, runs)
+			results := make(chan proctest.Result, runs)
 			for range runs {
 				go func() { results <- against(t, server.URL).Run("backup", dir) }()
 			}

@@ -10,21 +10,21 @@ import (
 	"time"
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // The certificates work for a client and a server, only the owner can read a key file, and no file
 // is overwritten.
 func TestCert(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "certs")
-	i := clitest.New(t, "", Commands) // the commands of this test do not call a server
+	i := invoke(t, "", Commands) // the commands of this test do not call a server
 	if got := i.Run("cert", "node", "n1", "--dir", dir); got.Code != cli.ExitFail || !strings.Contains(got.Err, "create-ca") {
 		t.Errorf("without an authority: exit %d: %s", got.Code, got.Err)
 	}
 	i.OK("cert", "create-ca", "--dir", dir)
 	i.OK("cert", "node", "n1", "10.0.0.1", "--hosts", "n1.example,count.example", "--dir", dir)
-	out := clitest.Decode[certOutput](t, i.OK("cert", "client", "alice", "--dir", dir, "--expires", "20000d", "-o", "json"))
+	out := proctest.Decode[certOutput](t, i.OK("cert", "client", "alice", "--dir", dir, "--expires", "20000d", "-o", "json"))
 	roots := x509.NewCertPool()
 	authority, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
 	must.Do(t, err)

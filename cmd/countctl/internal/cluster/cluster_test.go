@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/internal/nodetest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 func TestStatus(t *testing.T) {
@@ -17,7 +17,7 @@ func TestStatus(t *testing.T) {
 	server.Put(1, 1, 1, 1, 1)
 	server.Put(2, 1, 1, 1, 1)
 	i := against(t, server.URL)
-	s := clitest.Decode[statusOutput](t, i.OK("status", "-o", "json"))
+	s := proctest.Decode[statusOutput](t, i.OK("status", "-o", "json"))
 	if !s.Ready || s.ClusterID != server.Node().Status().ClusterID || len(s.Nodes) != 1 || len(s.Groups) != 12 || len(s.Warnings) != 0 {
 		t.Fatalf("status is %+v", s)
 	}
@@ -52,7 +52,7 @@ func TestStatusOfANodeThatIsNotReady(t *testing.T) {
 	if got.Code != cli.ExitFail || !strings.Contains(got.Err, "group 3 has no leader") {
 		t.Fatalf("exit %d, %q", got.Code, got.Err)
 	}
-	if s := clitest.Decode[statusOutput](t, got.Out); s.Ready || s.Why == "" || len(s.Groups) == 0 {
+	if s := proctest.Decode[statusOutput](t, got.Out); s.Ready || s.Why == "" || len(s.Groups) == 0 {
 		t.Fatalf("status is %+v", s)
 	}
 }

@@ -7,11 +7,11 @@ import (
 
 	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // threeWithRows is a cluster of three nodes with four posts.
-func threeWithRows(t *testing.T) (*fakeServer, *clitest.Invocation) {
+func threeWithRows(t *testing.T) (*fakeServer, *proctest.Invocation) {
 	t.Helper()
 	server, i := three(t)
 	server.edit(func(c *fakeCluster) { c.Rows = 4 })
@@ -24,7 +24,7 @@ func TestColdStatus(t *testing.T) {
 		c.Nodes[2].Answers = false
 		c.Cold = map[string]*admin.ColdWork{"n1": {ID: "x", Verb: "migrate", Keyspace: "posts", Failed: "the node is at its memory limit", Rows: 7, Of: 9}}
 	})
-	s := clitest.Decode[coldStatusOutput](t, i.OK("cold", "status", "-o", "json"))
+	s := proctest.Decode[coldStatusOutput](t, i.OK("cold", "status", "-o", "json"))
 	if len(s.Nodes) != 3 || s.Nodes[0].Keyspaces[0].ColdRows != 4 || s.Nodes[0].Work.Rows != 7 || s.Nodes[2].Answers {
 		t.Errorf("%+v", s)
 	}
@@ -41,15 +41,15 @@ func TestColdStatus(t *testing.T) {
 
 func TestColdMigrate(t *testing.T) {
 	server, i := threeWithRows(t)
-	if out := clitest.Decode[coldOutput](t, i.OK("cold", "migrate", "posts", "--older-than", "1d", "--dry-run", "-o", "json")); out.ID != "" || out.Rows != 12 || out.Done {
+	if out := proctest.Decode[coldOutput](t, i.OK("cold", "migrate", "posts", "--older-than", "1d", "--dry-run", "-o", "json")); out.ID != "" || out.Rows != 12 || out.Done {
 		t.Errorf("a dry run: %+v", out)
 	}
 	got := i.Run("cold", "migrate", "posts", "--before", "3342819171543700", "-o", "json")
-	out := clitest.Decode[coldOutput](t, got.Out)
+	out := proctest.Decode[coldOutput](t, got.Out)
 	if got.Code != cli.ExitOK || !out.Done || out.Rows != 12 || len(out.Nodes) != 3 || out.Nodes[1].Moved != 4 || !out.Nodes[1].Ended || !strings.Contains(got.Err, "n2 has moved 50 % of about 4 rows") {
 		t.Errorf("exit %d, %+v, %s", got.Code, out, got.Err)
 	}
-	if out := clitest.Decode[coldOutput](t, i.OK("cold", "migrate", "--no-wait", "-o", "json")); out.Done || out.ID == "" {
+	if out := proctest.Decode[coldOutput](t, i.OK("cold", "migrate", "--no-wait", "-o", "json")); out.Done || out.ID == "" {
 		t.Errorf("not waited for: %+v", out)
 	}
 	server.edit(func(c *fakeCluster) { c.Nodes[2].Answers = false })

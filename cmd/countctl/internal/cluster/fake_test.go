@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -16,7 +17,8 @@ import (
 
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/client/admin"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // fakeServer answers the admin API for a cluster of several nodes. The cluster can be in states
@@ -84,7 +86,7 @@ func newFake(t *testing.T, nodes ...string) *fakeServer {
 }
 
 // three returns a fake cluster of three nodes.
-func three(t *testing.T) (*fakeServer, *clitest.Invocation) {
+func three(t *testing.T) (*fakeServer, *proctest.Invocation) {
 	server := newFake(t, "n1", "n2", "n3")
 	return server, against(t, server.URL)
 }
@@ -319,4 +321,11 @@ func (c *fakeCluster) orderCold(verb string, body []byte) (int, any) {
 		}
 	}
 	return 200, answer
+}
+
+// invoke returns an invocation of countctl with some commands against the server at addr.
+func invoke(t *testing.T, addr string, groups ...cli.Commands) *proctest.Invocation {
+	return proctest.NewInvocation(t, addr, func(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer, env func(string) string) int {
+		return cli.Run(ctx, args, cli.Terminal{In: in, Out: out, Err: errOut, Env: env}, groups...)
+	})
 }

@@ -20,7 +20,6 @@ import (
 
 	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/cmd/countctl/internal/data"
 	"github.com/countd/countd/internal/nodetest"
 	"github.com/countd/countd/internal/proctest"
@@ -73,7 +72,7 @@ func TestWarnings(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server, i := three(t)
 			server.edit(test.edit)
-			s := clitest.Decode[statusOutput](t, i.OK("status", "-o", "json"))
+			s := proctest.Decode[statusOutput](t, i.OK("status", "-o", "json"))
 			if got := codes(s.Warnings); !slices.Equal(got, test.want) {
 				t.Errorf("warnings %+v, want %q", s.Warnings, test.want)
 			}
@@ -165,7 +164,7 @@ func TestStatusNamesTheNodesOfALostGroup(t *testing.T) {
 		c.Groups = c.Groups[:2]
 		c.Groups[1].Leader = ""
 	})
-	s := clitest.Decode[statusOutput](t, i.OK("status", "-o", "json"))
+	s := proctest.Decode[statusOutput](t, i.OK("status", "-o", "json"))
 	want := "posts/0: all its replicas are on dead nodes n1, n2, n3"
 	if !slices.ContainsFunc(s.Warnings, func(w warning) bool { return w.Code == "group_no_leader" && w.Text == want }) {
 		t.Errorf("warnings %+v, want %q", s.Warnings, want)
@@ -199,14 +198,14 @@ func TestNodeDrain(t *testing.T) {
 		}
 	})
 	got := i.Run("node", "drain", "n2", "-o", "json")
-	out := clitest.Decode[nodeOutput](t, got.Out)
+	out := proctest.Decode[nodeOutput](t, got.Out)
 	if got.Code != cli.ExitOK || !out.Changed || !out.Done || out.Leads != 0 || out.State != "draining" || !strings.Contains(got.Err, "n2 leads 1 group\n") {
 		t.Errorf("exit %d, %+v, %s", got.Code, out, got.Err)
 	}
-	if out := clitest.Decode[nodeOutput](t, i.OK("node", "drain", "n2", "-o", "json")); out.Changed {
+	if out := proctest.Decode[nodeOutput](t, i.OK("node", "drain", "n2", "-o", "json")); out.Changed {
 		t.Errorf("again: %+v", out)
 	}
-	if out := clitest.Decode[nodeOutput](t, i.OK("node", "undrain", "n2", "-o", "json")); !out.Changed || out.State != "active" {
+	if out := proctest.Decode[nodeOutput](t, i.OK("node", "undrain", "n2", "-o", "json")); !out.Changed || out.State != "active" {
 		t.Errorf("undrained: %+v", out)
 	}
 	if list := i.OK("node", "list"); !strings.Contains(list, "n2.00000001") || strings.Count(list, "alive") != 3 {
@@ -223,7 +222,7 @@ func TestNodeDrainThatDoesNotEnd(t *testing.T) {
 	if got := i.Run("node", "drain", "n2", "--wait", "1ms"); got.Code != cli.ExitFail || !strings.Contains(got.Err, "n2 leads") {
 		t.Errorf("exit %d, %s", got.Code, got.Err)
 	}
-	if out := clitest.Decode[nodeOutput](t, i.OK("node", "drain", "n2", "--no-wait", "-o", "json")); out.Done || out.Leads == 0 {
+	if out := proctest.Decode[nodeOutput](t, i.OK("node", "drain", "n2", "--no-wait", "-o", "json")); out.Done || out.Leads == 0 {
 		t.Errorf("not waited for: %+v", out)
 	}
 }
@@ -240,7 +239,7 @@ func TestNodeRemove(t *testing.T) {
 			}
 		}
 	})
-	if out := clitest.Decode[nodeOutput](t, i.OK("node", "remove", "n3.00000002", "--yes", "-o", "json")); out.State != "removed" || !out.Done {
+	if out := proctest.Decode[nodeOutput](t, i.OK("node", "remove", "n3.00000002", "--yes", "-o", "json")); out.State != "removed" || !out.Done {
 		t.Errorf("removed: %+v", out)
 	}
 	if got := i.Run("node", "remove", "n3", "--yes"); got.Code != cli.ExitFail || !strings.Contains(got.Err, "there is no node n3") {
@@ -257,13 +256,13 @@ func TestGroups(t *testing.T) {
 	server.edit(func(c *fakeCluster) {
 		c.Nodes = append(c.Nodes, admin.ClusterNode{ID: "n4", Key: "n4.0", State: "active", Alive: true, Answers: true})
 	})
-	if list := clitest.Decode[groupsOutput](t, i.OK("group", "list", "-o", "json")); len(list.Groups) != 9 || list.Groups[1].Keyspace != "posts" {
+	if list := proctest.Decode[groupsOutput](t, i.OK("group", "list", "-o", "json")); len(list.Groups) != 9 || list.Groups[1].Keyspace != "posts" {
 		t.Fatalf("groups %+v", list)
 	}
-	if out := clitest.Decode[admin.Changed](t, i.OK("group", "transfer", "posts/0", "n3", "-o", "json")); !out.Changed || out.Group.Leader != "n3" {
+	if out := proctest.Decode[admin.Changed](t, i.OK("group", "transfer", "posts/0", "n3", "-o", "json")); !out.Changed || out.Group.Leader != "n3" {
 		t.Errorf("transferred: %+v", out)
 	}
-	if out := clitest.Decode[admin.Changed](t, i.OK("group", "move", "1", "n1", "n4", "-o", "json")); !slices.Equal(out.Group.Target, []string{"n4", "n2", "n3"}) {
+	if out := proctest.Decode[admin.Changed](t, i.OK("group", "move", "1", "n1", "n4", "-o", "json")); !slices.Equal(out.Group.Target, []string{"n4", "n2", "n3"}) {
 		t.Errorf("moved: %+v", out)
 	}
 	if table := i.OK("group", "list"); !strings.Contains(table, "n4,n2,n3") {
@@ -296,7 +295,7 @@ func TestRebalance(t *testing.T) {
 			t.Errorf("the table lacks %q:\n%s", want, table)
 		}
 	}
-	if out := clitest.Decode[planOutput](t, i.OK("rebalance", "--dry-run", "-o", "json")); len(out.Steps) != 2 || *out.Steps[0].Group != 1 {
+	if out := proctest.Decode[planOutput](t, i.OK("rebalance", "--dry-run", "-o", "json")); len(out.Steps) != 2 || *out.Steps[0].Group != 1 {
 		t.Errorf("steps %+v", out)
 	}
 }
@@ -331,7 +330,7 @@ func TestRebalanceShowsWhatMoves(t *testing.T) {
 			}
 			server, i = three(t)
 			server.edit(c.edit)
-			if out := clitest.Decode[planOutput](t, i.OK("rebalance", "--dry-run", "-o", "json")); out.Idle != (c.want == "") {
+			if out := proctest.Decode[planOutput](t, i.OK("rebalance", "--dry-run", "-o", "json")); out.Idle != (c.want == "") {
 				t.Errorf("idle is %v: %+v", out.Idle, out)
 			}
 		})
@@ -353,7 +352,7 @@ func TestRebalanceWaits(t *testing.T) {
 			}
 		}
 	})
-	if out := clitest.Decode[planOutput](t, i.OK("rebalance", "--dry-run", "--wait", "3m", "-o", "json")); !out.Idle || looks < 6 {
+	if out := proctest.Decode[planOutput](t, i.OK("rebalance", "--dry-run", "--wait", "3m", "-o", "json")); !out.Idle || looks < 6 {
 		t.Errorf("ended after %d looks with %+v", looks, out)
 	}
 }
@@ -363,7 +362,7 @@ func TestUpgrade(t *testing.T) {
 	server.edit(func(c *fakeCluster) { c.Version.Max = 2 })
 	status := func(args ...string) upgradeOutput {
 		t.Helper()
-		return clitest.Decode[upgradeOutput](t, i.OK(append(args, "-o", "json")...))
+		return proctest.Decode[upgradeOutput](t, i.OK(append(args, "-o", "json")...))
 	}
 	if out := status("upgrade", "status"); out.Version != 1 || out.Max != 2 || out.Final || len(out.Nodes) != 3 {
 		t.Errorf("status %+v", out)
@@ -466,7 +465,7 @@ func TestVerify(t *testing.T) {
 				wait = "30s"
 			}
 			got := i.Run("verify", "--wait", wait, "-o", "json")
-			out := clitest.Decode[verifyOutput](t, got.Out)
+			out := proctest.Decode[verifyOutput](t, got.Out)
 			if got.Code != test.code || !strings.Contains(got.Err, test.err) || out.Equal != (test.code == cli.ExitOK) {
 				t.Errorf("exit %d, %+v, %s", got.Code, out, got.Err)
 			}
@@ -491,7 +490,7 @@ func TestVerifyNamesBothSides(t *testing.T) {
 		r := c.Groups[3].Replicas
 		r[1].AppliedIndex, r[0].Entries, r[1].Entries = 99, entries(90, 100, 5), entries(80, 99, 3)
 	})
-	d := clitest.Decode[verifyOutput](t, i.Run("verify", "-o", "json").Out).Difference[0]
+	d := proctest.Decode[verifyOutput](t, i.Run("verify", "-o", "json").Out).Difference[0]
 	if d.Group != "posts/2" || d.Index != 90 || d.One != "n1" || d.Other != "n2" ||
 		*d.OneEntry != (entryOutput{5, "0000005a"}) || *d.OtherEntry != (entryOutput{3, "0000005a"}) {
 		t.Errorf("%+v", d)
@@ -507,7 +506,7 @@ func TestVerifyNamesBothSides(t *testing.T) {
 }
 
 func TestVerifyOfOneNode(t *testing.T) {
-	if out := clitest.Decode[verifyOutput](t, against(t, nodetest.New(t).URL).OK("verify", "-o", "json")); !out.Equal || out.Groups != 12 {
+	if out := proctest.Decode[verifyOutput](t, against(t, nodetest.New(t).URL).OK("verify", "-o", "json")); !out.Equal || out.Groups != 12 {
 		t.Errorf("%+v", out)
 	}
 }
@@ -583,11 +582,11 @@ func TestRollingRestart(t *testing.T) {
 			}
 		}
 	})
-	out := clitest.Decode[rollingOutput](t, i.OK("rolling-restart", "--yes", "-o", "json", "--exec", "echo {id} >>"+log))
+	out := proctest.Decode[rollingOutput](t, i.OK("rolling-restart", "--yes", "-o", "json", "--exec", "echo {id} >>"+log))
 	if len(out.Restarted) != 3 || restarts != 3 || len(lives) != 3 {
 		t.Errorf("restarted %+v, %v", out, lives)
 	}
-	for _, n := range clitest.Decode[nodesOutput](t, i.OK("node", "list", "-o", "json")).Nodes {
+	for _, n := range proctest.Decode[nodesOutput](t, i.OK("node", "list", "-o", "json")).Nodes {
 		if n.State != "active" {
 			t.Errorf("%s is left %s", n.ID, n.State)
 		}
@@ -652,7 +651,7 @@ func TestRollingRestartIsInterrupted(t *testing.T) {
 	if _, err := os.Stat(ended); err != nil {
 		t.Errorf("the command did not end: %v", err)
 	}
-	if text := strings.TrimSpace(clitest.ReadAll(t, group)); text == strconv.Itoa(syscall.Getpgrp()) {
+	if text := strings.TrimSpace(proctest.ReadAll(t, group)); text == strconv.Itoa(syscall.Getpgrp()) {
 		t.Error("the command is in the process group of countctl")
 	}
 	for _, want := range []string{"it was interrupted", "n1 is alive", "n2 is alive", "rolling-restart --nodes n2,n3 --exec"} {
@@ -670,7 +669,7 @@ func TestRollingRestartIsInterrupted(t *testing.T) {
 func TestDebugBundle(t *testing.T) {
 	_, i := three(t)
 	file := filepath.Join(t.TempDir(), "b.tar.gz")
-	if out := clitest.Decode[bundleOutput](t, i.OK("debug", "bundle", file, "-o", "json")); out.Files == 0 || len(out.Failed) != 0 {
+	if out := proctest.Decode[bundleOutput](t, i.OK("debug", "bundle", file, "-o", "json")); out.Files == 0 || len(out.Failed) != 0 {
 		t.Errorf("%+v", out)
 	}
 	f, err := os.Open(file)
@@ -718,8 +717,8 @@ func TestQuestionIsInterrupted(t *testing.T) {
 	}
 }
 
-func against(t *testing.T, url string) *clitest.Invocation {
-	return clitest.New(t, url, Commands, data.Commands)
+func against(t *testing.T, url string) *proctest.Invocation {
+	return invoke(t, url, Commands, data.Commands)
 }
 
 // groupsOutput is the JSON output of "group list".

@@ -2,9 +2,11 @@ package data
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -20,8 +22,8 @@ import (
 
 	"github.com/countd/countd/cmd/countctl/internal/bulk"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/internal/nodetest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // asCountctl makes the test binary run as countctl, so that a test can kill countctl.
@@ -93,7 +95,7 @@ func TestReplay(t *testing.T) {
 	f := randomEvents(1, 5000, 300)
 	cases := []struct{ name, file, text, flags string }{
 		{"plain", "e.csv", f.text, ""},
-		{"gzip", "e.csv.gz", clitest.Gzipped(t, f.text), ""},
+		{"gzip", "e.csv.gz", proctest.Gzipped(t, f.text), ""},
 		{"small batches", "e.csv", f.text, "--batch 7 --in-flight 16"},
 		{"one request at a time", "e.csv", f.text, "--batch 100 --in-flight 1"},
 		{"at a speed", "e.csv", f.text, "--speed 1e5"},
@@ -107,17 +109,17 @@ func TestReplay(t *testing.T) {
 			i.Stdin = c.text
 			path := cli.StreamName
 			if c.file != "" {
-				path = clitest.WriteTemp(t, c.file, c.text)
+				path = proctest.WriteTemp(t, c.file, c.text)
 			}
 			args := append([]string{"replay", path, "--map", eventMap, "-o", "json"}, strings.Fields(c.flags)...)
-			if out := clitest.Decode[importOutput](t, i.OK(args...)); out.Rows != 5000 || out.Rejected != 0 || out.DoneBefore {
+			if out := proctest.Decode[importOutput](t, i.OK(args...)); out.Rows != 5000 || out.Rejected != 0 || out.DoneBefore {
 				t.Fatalf("replay answered %+v", out)
 			}
 			f.check(t, server, 1)
 			if c.file == "" {
 				return
 			}
-			if out := clitest.Decode[importOutput](t, i.OK(args...)); out.Rows != 5000 || !out.DoneBefore {
+			if out := proctest.Decode[importOutput](t, i.OK(args...)); out.Rows != 5000 || !out.DoneBefore {
 				t.Fatalf("the second replay answered %+v", out)
 			}
 			f.check(t, server, 1)
@@ -132,8 +134,8 @@ func TestImportAdd(t *testing.T) {
 	server := nodetest.New(t)
 	server.Put(2, 0, 0, 10, 0)
 	i := against(t, server)
-	path := clitest.WriteTemp(t, "a.csv", "id,like,view\n1,5,0\n2,-3,1\n1,1,1\n3,0,0\n")
-	out := clitest.Decode[importOutput](t, i.OK("import", path, "--add", "-o", "json"))
+	path := proctest.WriteTemp(t, "a.csv", "id,like,view\n1,5,0\n2,-3,1\n1,1,1\n3,0,0\n")
+	out := proctest.Decode[importOutput](t, i.OK("import", path, "--add", "-o", "json"))
 	if out.Rows != 4 {
 		t.Fatalf("import answered %+v", out)
 	}
@@ -168,12 +170,12 @@ func TestTwoRunsAtOnceAddOnce(t *testing.T) {
 				}
 				return nil
 			})
-			path, suffix := clitest.WriteTemp(t, "e.csv", "item,t,event\n1,1,like\n1,2,like\n"), ".replay-progress"
+			path, suffix := proctest.WriteTemp(t, "e.csv", "item,t,event\n1,1,like\n1,2,like\n"), ".replay-progress"
 			if command != "replay" {
-				path, suffix = clitest.WriteTemp(t, "e.csv", "id,like\n1,1\n1,1\n"), ".add-progress"
+				path, suffix = proctest.WriteTemp(t, "e.csv", "id,like\n1,1\n1,1\n"), ".add-progress"
 			}
 			args := append(args, path, "--batch", "1", "--in-flight", "1")
-			first := make(chan clitest.Result, 1)
+			first := make(chan proctest.Result, 1)
 			go func() { first <- against(t, server).Run(args...) }()
 			<-writing
 			second := against(t, server).Run(args...)
@@ -189,7 +191,7 @@ func TestTwoRunsAtOnceAddOnce(t *testing.T) {
 			}
 			// Replace the progress file of a run by the file of another session.
 			against(t, server).OK(append(args, "--restart")...)
-			other := clitest.ReadAll(t, path+suffix)
+			other := proctest.ReadAll(t, path+suffix)
 			server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
 				if strings.HasSuffix(r.URL.Path, "/incr") {
 					if err := errors.Join(os.WriteFile(path+".other", []byte(other), 0o600), os.Rename(path+".other", path+suffix)); err != nil {
@@ -201,7 +203,7 @@ func TestTwoRunsAtOnceAddOnce(t *testing.T) {
 			if got := against(t, server).Run(append(args, "--restart")...); got.Code != cli.ExitFail || !strings.Contains(got.Err, "another session") {
 				t.Errorf("over another session's file: exit %d, %q", got.Code, got.Err)
 			}
-			if clitest.ReadAll(t, path+suffix) != other {
+			if proctest.ReadAll(t, path+suffix) != other {
 				t.Error("another session's file was replaced")
 			}
 		})
@@ -244,7 +246,7 @@ func TestReplaySurvivesKills(t *testing.T) {
 	f := randomEvents(seed, events, rows)
 	server := nodetest.New(t)
 	noted := &sessions{t: t, bodies: map[string][]byte{}}
-	path := clitest.WriteTemp(t, "e.csv.gz", clitest.Gzipped(t, f.text))
+	path := proctest.WriteTemp(t, "e.csv.gz", proctest.Gzipped(t, f.text))
 	killed := 0
 	for run := 0; ; run++ {
 		killAt := int64(-1)
@@ -352,7 +354,7 @@ func TestReplayKeepsToItsSpeed(t *testing.T) {
 		fmt.Fprintf(&text, "%d,%d,like\n", n, 1000+n/5)
 	}
 	began := time.Now()
-	against(t, server).OK("replay", clitest.WriteTemp(t, "e.csv", text.String()), "--speed", "10")
+	against(t, server).OK("replay", proctest.WriteTemp(t, "e.csv", text.String()), "--speed", "10")
 	if took := time.Since(began); took < 900*time.Millisecond {
 		t.Errorf("it took %v, want 0.9 s at least", took)
 	}
@@ -384,13 +386,13 @@ func TestReplayResumedAtAnotherSpeedCutsAlike(t *testing.T) {
 				return &nodetest.Fault{Status: 504, Code: "outcome_unknown", After: true}
 			})
 			i := against(t, server)
-			path := clitest.WriteTemp(t, "e.csv", text)
+			path := proctest.WriteTemp(t, "e.csv", text)
 			args := []string{"replay", path, "--batch", "2", "--in-flight", "1", "--on-error", "skip", "-o", "json", "--speed"}
 			if got := i.Run(append(args, c.first, "--retry-for", "1ms")...); got.Code != cli.ExitFail || !strings.Contains(got.Err, "run it again") {
 				t.Fatalf("the first run: exit %d, %q", got.Code, got.Err)
 			}
 			server.SetFail(nil)
-			out := clitest.Decode[importOutput](t, i.Run(append(args, c.then)...).Out)
+			out := proctest.Decode[importOutput](t, i.Run(append(args, c.then)...).Out)
 			if out.Rows != int64(8-len(c.rejected)) || out.Rejected != int64(len(c.rejected)) {
 				t.Errorf("it came to %+v", out)
 			}
@@ -413,12 +415,12 @@ func TestReplayRefusesABadRow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := nodetest.New(t)
 			i := against(t, server)
-			path := clitest.WriteTemp(t, "e.csv", "item,t,event\n1,1,like\n"+row+"\n2,3,like\n")
+			path := proctest.WriteTemp(t, "e.csv", "item,t,event\n1,1,like\n"+row+"\n2,3,like\n")
 			got := i.Run("replay", path, "--speed", "1000")
 			if got.Code != cli.ExitFail || !strings.Contains(got.Err, "e.csv:3: ") {
 				t.Fatalf("exit %d, %q", got.Code, got.Err)
 			}
-			out := clitest.Decode[importOutput](t, i.Run("replay", path, "--speed", "1000", "--on-error", "skip", "-o", "json").Out)
+			out := proctest.Decode[importOutput](t, i.Run("replay", path, "--speed", "1000", "--on-error", "skip", "-o", "json").Out)
 			if out.Rows != 2 || out.Rejected != 1 || server.Row(1)[2] != 1 || server.Row(2)[2] != 1 {
 				t.Fatalf("%+v, rows are %v, %v", out, server.Row(1), server.Row(2))
 			}
@@ -439,7 +441,7 @@ func TestAddOfAFinishedFileRemembersItsRejects(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			server := nodetest.New(t)
 			i := against(t, server)
-			path := clitest.WriteTemp(t, "f.csv", c.text)
+			path := proctest.WriteTemp(t, "f.csv", c.text)
 			args := []string{c.command, path, c.add, "-o", "json"}
 			skip := append(slices.Clone(args), "--on-error", "skip")
 			elsewhere := skip
@@ -447,13 +449,13 @@ func TestAddOfAFinishedFileRemembersItsRejects(t *testing.T) {
 				elsewhere = append(slices.Clone(skip), "--rejects", filepath.Join(t.TempDir(), c.rejects))
 			}
 			first := i.Run(elsewhere...)
-			out := clitest.Decode[importOutput](t, first.Out)
+			out := proctest.Decode[importOutput](t, first.Out)
 			if first.Code != cli.ExitFail || out.Rows != 1 || out.Rejected != 2 || out.RejectsFile == "" {
 				t.Fatalf("exit %d, %+v", first.Code, out)
 			}
 			for name, again := range map[string][]string{"skip": skip, "stop": args} {
 				got := i.Run(again...)
-				second := clitest.Decode[importOutput](t, got.Out)
+				second := proctest.Decode[importOutput](t, got.Out)
 				if got.Code != cli.ExitFail || !second.DoneBefore || second.Rejected != 2 || second.RejectsFile != out.RejectsFile ||
 					!strings.Contains(got.Err, "2 rows were rejected") {
 					t.Errorf("%s: exit %d, %+v, %q", name, got.Code, second, got.Err)
@@ -474,7 +476,7 @@ func TestRejectsOfAStoppedRunAreCounted(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			server := nodetest.New(t)
 			i := against(t, server)
-			path := clitest.WriteTemp(t, "f.csv", "id,like\nx,1\n1,1\n2,1\n3,1\n")
+			path := proctest.WriteTemp(t, "f.csv", "id,like\nx,1\n1,1\n2,1\n3,1\n")
 			args := strings.Fields("import " + path + " --batch 1 --in-flight 1 --retry-for 0s -o json " + strings.TrimPrefix(kind, "values"))
 			verb := map[string]string{"values": "/set", "--add": "/incr"}[kind]
 			var mu sync.Mutex
@@ -494,7 +496,7 @@ func TestRejectsOfAStoppedRunAreCounted(t *testing.T) {
 			}
 			server.SetFail(func(*http.Request, []byte) *nodetest.Fault { return nil })
 			got := i.Run(args...)
-			out := clitest.Decode[importOutput](t, got.Out)
+			out := proctest.Decode[importOutput](t, got.Out)
 			if got.Code != cli.ExitFail || out.Rows != 3 || out.Rejected != 1 || !strings.HasSuffix(out.RejectsFile, "f.rejects.csv") {
 				t.Fatalf("exit %d, %+v, %q", got.Code, out, got.Err)
 			}
@@ -529,16 +531,16 @@ func TestAddDoesNotBeginAnewByItself(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			server := nodetest.New(t)
 			i := against(t, server)
-			path := clitest.WriteTemp(t, "e.csv", "item,t,event\n1,1,like\n")
+			path := proctest.WriteTemp(t, "e.csv", "item,t,event\n1,1,like\n")
 			i.OK("replay", path)
-			before := clitest.ReadAll(t, path+".replay-progress")
+			before := proctest.ReadAll(t, path+".replay-progress")
 			c.change(t, server, path)
 			got := i.Run(append([]string{"replay", path}, strings.Fields(c.flags)...)...)
 			if got.Code != cli.ExitFail || !strings.Contains(got.Err, c.says) || server.Row(1)[2] != 1 ||
 				!strings.Contains(got.Err, "--restart and another --state both begin at the first row and add all rows") {
 				t.Fatalf("exit %d, %q, row 1 is %v", got.Code, got.Err, server.Row(1))
 			}
-			if clitest.ReadAll(t, path+".replay-progress") != before {
+			if proctest.ReadAll(t, path+".replay-progress") != before {
 				t.Fatal("the progress file was changed")
 			}
 		})
@@ -557,8 +559,8 @@ func TestARunThatSentNothingBlocksNothing(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			server := nodetest.New(t)
 			i := against(t, server)
-			path := clitest.WriteTemp(t, "f.csv", c.text)
-			run := func(flags string) clitest.Result { return i.Run(append(strings.Fields(c.command+" "+flags), path)...) }
+			path := proctest.WriteTemp(t, "f.csv", c.text)
+			run := func(flags string) proctest.Result { return i.Run(append(strings.Fields(c.command+" "+flags), path)...) }
 			if got := run(c.wrong); got.Code != cli.ExitFail || !strings.Contains(got.Err, "f.csv:2: ") {
 				t.Fatalf("exit %d, %q", got.Code, got.Err)
 			}
@@ -586,7 +588,7 @@ func TestAddOfAForgottenSessionStops(t *testing.T) {
 	t.Parallel()
 	server := nodetest.New(t, nodetest.OneProducer)
 	i := against(t, server)
-	path := clitest.WriteTemp(t, "e.csv", randomEvents(3, 500, 50).text)
+	path := proctest.WriteTemp(t, "e.csv", randomEvents(3, 500, 50).text)
 	args := []string{"replay", path, "--map", eventMap, "--batch", "10", "--in-flight", "1", "--retry-for", "0s"}
 	countIncrs(server, 20, &nodetest.Fault{Hang: true, After: true})
 	if got := i.Run(args...); got.Code != cli.ExitFail || !strings.Contains(got.Err, "not known whether") {
@@ -629,7 +631,7 @@ func TestAddNamesSumsThatPerhapsDoNotFit(t *testing.T) {
 		lost = true
 		return &nodetest.Fault{Hang: true, After: true}
 	})
-	path := clitest.WriteTemp(t, "a.csv", "id,like\n6,1\n7,1\n11,1\n")
+	path := proctest.WriteTemp(t, "a.csv", "id,like\n6,1\n7,1\n11,1\n")
 	got := i.Run("import", path, "--add", "--in-flight", "1")
 	if got.Code != cli.ExitFail || !strings.Contains(got.Err, "some not added") || !strings.Contains(got.Err, "2 rows of id 7, 11") {
 		t.Fatalf("exit %d, %q", got.Code, got.Err)
@@ -664,7 +666,7 @@ func TestAddOfAFileRemembersItsOverflows(t *testing.T) {
 				server.Put(id, 0, 0, full, 0)
 			}
 			i := against(t, server)
-			path := clitest.WriteTemp(t, "f.csv", c.text)
+			path := proctest.WriteTemp(t, "f.csv", c.text)
 			args := append(strings.Fields(c.command), path, "-o", "json", "--in-flight", "1")
 			for run := range 4 {
 				with := append(slices.Clone(args), strings.Fields(c.flags)...)
@@ -678,7 +680,7 @@ func TestAddOfAFileRemembersItsOverflows(t *testing.T) {
 				if c.stops && run == 0 {
 					continue
 				}
-				out := clitest.Decode[importOutput](t, got.Out)
+				out := proctest.Decode[importOutput](t, got.Out)
 				rows := int64(strings.Count(c.text, "\n")) - 1
 				if out.Rejected != c.rejected || out.Rows != rows-c.rejected {
 					t.Fatalf("run %d: %+v", run, out)
@@ -696,7 +698,7 @@ func TestAddOfAFileRemembersItsOverflows(t *testing.T) {
 
 func TestSessionFilesOfOthersAreRefused(t *testing.T) {
 	t.Parallel()
-	path := clitest.WriteTemp(t, "a.csv", "id,like\n1,1\n")
+	path := proctest.WriteTemp(t, "a.csv", "id,like\n1,1\n")
 	session := func(change func(*bulk.FileState)) string {
 		s := bulk.FileState{Kind: bulk.KindAdd}.BeginSession(10, 0)
 		change(&s)
@@ -714,10 +716,17 @@ func TestSessionFilesOfOthersAreRefused(t *testing.T) {
 		"of values":   session(func(s *bulk.FileState) { s.Kind = bulk.KindSet }),
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := against(t, nodetest.New(t)).Run("import", path, "--add", "--state", clitest.WriteTemp(t, "s", text))
+			got := against(t, nodetest.New(t)).Run("import", path, "--add", "--state", proctest.WriteTemp(t, "s", text))
 			if got.Code != cli.ExitFail || !strings.Contains(got.Err, "not a progress file") {
 				t.Fatalf("exit %d, %q", got.Code, got.Err)
 			}
 		})
 	}
+}
+
+// invoke returns an invocation of countctl with some commands against the server at addr.
+func invoke(t *testing.T, addr string, groups ...cli.Commands) *proctest.Invocation {
+	return proctest.NewInvocation(t, addr, func(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer, env func(string) string) int {
+		return cli.Run(ctx, args, cli.Terminal{In: in, Out: out, Err: errOut, Env: env}, groups...)
+	})
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/klauspost/compress/gzip"
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/internal/nodetest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -53,9 +53,9 @@ func TestExport(t *testing.T) {
 	dir := t.TempDir()
 	t.Run("plain", func(t *testing.T) {
 		path := filepath.Join(dir, "a.csv")
-		out := clitest.Decode[exportOutput](t, i.OK("export", path, "-o", "json"))
-		if out.Rows != 3 || clitest.ReadAll(t, path) != all {
-			t.Fatalf("%+v\n%s", out, clitest.ReadAll(t, path))
+		out := proctest.Decode[exportOutput](t, i.OK("export", path, "-o", "json"))
+		if out.Rows != 3 || proctest.ReadAll(t, path) != all {
+			t.Fatalf("%+v\n%s", out, proctest.ReadAll(t, path))
 		}
 	})
 	t.Run("gzip", func(t *testing.T) {
@@ -134,13 +134,13 @@ func TestExportLeavesTheOldFileWhenItFails(t *testing.T) {
 			}
 			i := against(t, server)
 			i.Ctx = ctx
-			path := clitest.WriteTemp(t, "a.csv", "old")
+			path := proctest.WriteTemp(t, "a.csv", "old")
 			got := i.Run("export", path, "--yes")
 			if got.Code != cli.ExitFail || !strings.Contains(got.Err, c.err) {
 				t.Fatalf("exit %d, %q", got.Code, got.Err)
 			}
 			entries, _ := os.ReadDir(filepath.Dir(path))
-			if clitest.ReadAll(t, path) != "old" || len(entries) != 1 {
+			if proctest.ReadAll(t, path) != "old" || len(entries) != 1 {
 				t.Fatalf("the old file is gone, or a temporary one is left: %v", entries)
 			}
 		})
@@ -186,11 +186,11 @@ func TestExportSkipsShardsThatNobodyHas(t *testing.T) {
 	if got.Code != cli.ExitFail || !strings.Contains(got.Err, "no living node has a replica of posts/2") {
 		t.Errorf("exit %d, %q", got.Code, got.Err)
 	}
-	if out := clitest.Decode[exportOutput](t, got.Out); out.Rows != 1 || len(out.UnreadableShards) != 1 || out.UnreadableShards[0] != 2 {
+	if out := proctest.Decode[exportOutput](t, got.Out); out.Rows != 1 || len(out.UnreadableShards) != 1 || out.UnreadableShards[0] != 2 {
 		t.Errorf("%+v", out)
 	}
-	if want := "id,repost,comment,like,view\n9,1,0,0,0\n"; clitest.ReadAll(t, path) != want {
-		t.Errorf("the file holds %q", clitest.ReadAll(t, path))
+	if want := "id,repost,comment,like,view\n9,1,0,0,0\n"; proctest.ReadAll(t, path) != want {
+		t.Errorf("the file holds %q", proctest.ReadAll(t, path))
 	}
 	if got := i.Run("export", path, "--skip-unreadable"); got.Code != cli.ExitUsage || !strings.Contains(got.Err, "--consistency stale") {
 		t.Errorf("of reads that wait for a leader: exit %d, %q", got.Code, got.Err)

@@ -17,7 +17,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/internal/nodetest"
 	"github.com/countd/countd/internal/proctest"
 )
@@ -30,9 +29,9 @@ func TestPipes(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	must(t, syscall.Mkfifo(pipe, 0o600))
 	for _, command := range []string{"import", "import --add", "replay", "members import"} {
-		ended := make(chan clitest.Result, 1)
+		ended := make(chan proctest.Result, 1)
 		go func() {
-			ended <- clitest.New(t, server.URL, Commands, membersCommands).Run(append(strings.Fields(command), pipe)...)
+			ended <- invoke(t, server.URL, Commands, membersCommands).Run(append(strings.Fields(command), pipe)...)
 		}()
 		select {
 		case got := <-ended:
@@ -98,7 +97,7 @@ func TestFormats(t *testing.T) {
 			t.Run(c.name+add, func(t *testing.T) {
 				server := nodetest.New(t)
 				i := against(t, server)
-				args := append([]string{"import", clitest.WriteTemp(t, "f.csv", c.text)}, strings.Fields(c.flags+" "+add)...)
+				args := append([]string{"import", proctest.WriteTemp(t, "f.csv", c.text)}, strings.Fields(c.flags+" "+add)...)
 				got := i.Run(args...)
 				if c.says != "" {
 					if got.Code == cli.ExitOK || !strings.Contains(got.Err, c.says) || server.Rows() != 0 {
@@ -120,7 +119,7 @@ func TestRejectsOfAnotherDelimiter(t *testing.T) {
 	t.Parallel()
 	server := nodetest.New(t)
 	i := against(t, server)
-	path := clitest.WriteTemp(t, "f.csv", "id;like\nx;1\n1;1\n2;1\ny;\"1;1\"\n3;1\n")
+	path := proctest.WriteTemp(t, "f.csv", "id;like\nx;1\n1;1\n2;1\ny;\"1;1\"\n3;1\n")
 	args := []string{"import", "--add", "--delimiter", ";", "--on-error", "skip", "--batch", "1", "--in-flight", "1", "--retry-for", "0s"}
 	countIncrs(server, 2, &nodetest.Fault{Hang: true})
 	i.Run(append(args, path)...)
@@ -130,7 +129,7 @@ func TestRejectsOfAnotherDelimiter(t *testing.T) {
 	}
 	i.Run(append(args, path)...)
 	rejects := strings.TrimSuffix(path, ".csv") + ".rejects.csv"
-	text := clitest.ReadAll(t, rejects)
+	text := proctest.ReadAll(t, rejects)
 	if !strings.HasPrefix(text, "line;reason;id;like\n2;") || strings.Count(text, "\n") != 3 || !strings.HasSuffix(text, ";y;\"1;1\"\n") {
 		t.Fatalf("rejects are\n%s", text)
 	}
@@ -168,7 +167,7 @@ func TestImportRedisBadIDs(t *testing.T) {
 	if got.Code != cli.ExitFail || !strings.Contains(got.Err, "6 values were rejected; see "+rejects) {
 		t.Fatalf("exit %d, %s", got.Code, got.Err)
 	}
-	text := clitest.ReadAll(t, rejects)
+	text := proctest.ReadAll(t, rejects)
 	for _, key := range []string{"like:abc", "like:550e8400-e29b-41d4-a716-446655440000", "like:-5", "like:", "post:x:like", "h:seven"} {
 		if !strings.Contains(text, ","+key+",") {
 			t.Errorf("%s is not in\n%s", key, text)
@@ -180,11 +179,11 @@ func TestImportRedisBadIDs(t *testing.T) {
 	// No later command removes the rejects.
 	for _, again := range [][]string{append(slices.Clone(skip), "--verify-only"), append(slices.Clone(skip), "--restart"), {"import", "redis://" + addr + "/0", "--pattern", "h:{id}=posts", "--on-error", "skip", "--rejects", rejects, "--state", filepath.Join(dir, "q")}} {
 		i.Run(again...)
-		if now := clitest.ReadAll(t, rejects); !strings.HasPrefix(now, text) || strings.Count(now, "reason,key") != 1 {
+		if now := proctest.ReadAll(t, rejects); !strings.HasPrefix(now, text) || strings.Count(now, "reason,key") != 1 {
 			t.Errorf("after %v, the rejects are\n%s", again, now)
 		}
 	}
-	if got := i.Run(append(slices.Clone(args), "--on-error", "skip", "--rejects", clitest.WriteTemp(t, "notes", "mine"))...); got.Code != cli.ExitFail || !strings.Contains(got.Err, "not a file of rejected rows") {
+	if got := i.Run(append(slices.Clone(args), "--on-error", "skip", "--rejects", proctest.WriteTemp(t, "notes", "mine"))...); got.Code != cli.ExitFail || !strings.Contains(got.Err, "not a file of rejected rows") {
 		t.Errorf("exit %d, %s", got.Code, got.Err)
 	}
 }
@@ -204,7 +203,7 @@ func TestImportRedisNamesKeysThatExpire(t *testing.T) {
 	must(t, peer.Set(t.Context(), "other:1", 3, time.Hour).Err())
 	i := against(t, nodetest.New(t))
 	got := i.Run("import", "redis://"+addr+"/0", "--pattern", "like:{id}=posts:like", "--pattern", "h:{id}=posts", "--state", filepath.Join(t.TempDir(), "p"), "-o", "json")
-	out := clitest.Decode[redisOutput](t, got.Out)
+	out := proctest.Decode[redisOutput](t, got.Out)
 	if got.Code != cli.ExitOK || out.Expiring != 6 || len(out.ExpiringKeys) != 5 || !strings.Contains(got.Err, "6 copied keys had a time to live") ||
 		!strings.Contains(got.Err, "and 1 more") || strings.Contains(got.Err, `"like:2"`) {
 		t.Errorf("exit %d, %+v, %s", got.Code, out, got.Err)

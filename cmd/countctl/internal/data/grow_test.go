@@ -13,7 +13,7 @@ import (
 
 	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // growServer answers requests about the growth of keyspace posts. Each read of the keyspaces shows the
@@ -51,10 +51,10 @@ func (s *growServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func growing(t *testing.T, s *growServer) *clitest.Invocation {
+func growing(t *testing.T, s *growServer) *proctest.Invocation {
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
-	return clitest.New(t, server.URL, Commands)
+	return invoke(t, server.URL, Commands)
 }
 
 const (
@@ -70,7 +70,7 @@ func TestKeyspaceGrow(t *testing.T) {
 	s := &growServer{steps: []string{stillText, growsText, stillText, grownText}} // of two nodes, one is behind
 	i := growing(t, s)
 	got := i.Run("keyspace", "grow", "posts", "--by", "3", "-o", "json")
-	g := clitest.Decode[admin.Growth](t, got.Out)
+	g := proctest.Decode[admin.Growth](t, got.Out)
 	if got.Code != cli.ExitOK || g.Shards != 3 || g.State != admin.NotGrowing || !slices.Equal(s.orders, []string{`{"by":3,"from":1}`}) {
 		t.Errorf("exit %d, %+v, orders %q: %s", got.Code, g, s.orders, got.Err)
 	}

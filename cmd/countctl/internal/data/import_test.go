@@ -18,8 +18,8 @@ import (
 
 	"github.com/countd/countd/cmd/countctl/internal/bulk"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/internal/nodetest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // manyRows returns a file of n rows, with ids 1 … n and three columns of counts.
@@ -73,10 +73,10 @@ func TestImport(t *testing.T) {
 		flags string
 	}{
 		{"plain", "posts.csv", manyRows(n), "--map " + mapAll},
-		{"gzip", "posts.csv.gz", clitest.Gzipped(t, manyRows(n)), "--map " + mapAll},
+		{"gzip", "posts.csv.gz", proctest.Gzipped(t, manyRows(n)), "--map " + mapAll},
 		{"small batches", "posts.csv", manyRows(n), "--batch 7 --in-flight 8 --map " + mapAll},
 		{"one request at a time", "posts.csv", manyRows(n), "--in-flight 1 --map " + mapAll},
-		{"standard input", "", clitest.Gzipped(t, manyRows(n)), "--map " + mapAll},
+		{"standard input", "", proctest.Gzipped(t, manyRows(n)), "--map " + mapAll},
 		{"same names", "posts.csv", strings.Replace(manyRows(n), "reposts,comments,likes", "repost,comment,like", 1), ""},
 		{"byte order mark, CRLF", "posts.csv", "\ufeff" + strings.ReplaceAll(manyRows(n), "\n", "\r\n"), "--map " + mapAll},
 		{"other id column", "posts.csv", strings.Replace(manyRows(n), "id,", "mid,", 1), "--id-column mid --map " + mapAll},
@@ -87,11 +87,11 @@ func TestImport(t *testing.T) {
 			i := against(t, server)
 			path := cli.StreamName
 			if c.file != "" {
-				path = clitest.WriteTemp(t, c.file, c.text)
+				path = proctest.WriteTemp(t, c.file, c.text)
 			}
 			for range 2 { // a second import changes nothing
 				i.Stdin = c.text
-				out := clitest.Decode[importOutput](t, i.OK(append([]string{"import", path, "-o", "json"}, strings.Fields(c.flags)...)...))
+				out := proctest.Decode[importOutput](t, i.OK(append([]string{"import", path, "-o", "json"}, strings.Fields(c.flags)...)...))
 				if out.Rows != n || out.Rejected != 0 || out.ResumedAfter != 0 {
 					t.Fatalf("import answered %+v", out)
 				}
@@ -108,7 +108,7 @@ func TestImportSetsZeros(t *testing.T) {
 	t.Parallel()
 	server := nodetest.New(t)
 	server.Put(1, 5, 6, 7, 8)
-	against(t, server).OK("import", clitest.WriteTemp(t, "a.csv", "id,like,comment\n1,0,0\n"))
+	against(t, server).OK("import", proctest.WriteTemp(t, "a.csv", "id,like,comment\n1,0,0\n"))
 	if got, want := server.Row(1), []int64{5, 0, 0, 8}; !slices.Equal(got, want) {
 		t.Fatalf("row is %v, want %v", got, want)
 	}
@@ -138,7 +138,7 @@ func TestLateCopyOfAnImportChangesNothing(t *testing.T) {
 		return nil
 	})
 	i := against(t, server)
-	i.OK("import", clitest.WriteTemp(t, "a.csv", "id,like\n1,10\n2,20\n3,30\n"), "--batch", "1", "--in-flight", "2")
+	i.OK("import", proctest.WriteTemp(t, "a.csv", "id,like\n1,10\n2,20\n3,30\n"), "--batch", "1", "--in-flight", "2")
 	server.SetFail(nil)
 	i.OK("incr", "1", "like=1")
 	i.OK("incr", "2", "like=1")
@@ -194,7 +194,7 @@ func TestImportKeepsTheOrderOfOneIDUnderFaults(t *testing.T) {
 		last[id] = row + 1
 		fmt.Fprintf(&text, "%d,%d\n", id, row+1)
 	}
-	against(t, server).OK("import", clitest.WriteTemp(t, "a.csv", text.String()), "--batch", "5", "--in-flight", "8")
+	against(t, server).OK("import", proctest.WriteTemp(t, "a.csv", text.String()), "--batch", "5", "--in-flight", "8")
 	for id, want := range last {
 		if got := server.Row(id)[2]; got != want {
 			t.Errorf("row %d is %d, want its last value %d", id, got, want)
@@ -220,7 +220,7 @@ func TestImportGoesOnWhereItStopped(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			server := nodetest.New(t)
-			path := clitest.WriteTemp(t, "posts.csv.gz", clitest.Gzipped(t, manyRows(n)))
+			path := proctest.WriteTemp(t, "posts.csv.gz", proctest.Gzipped(t, manyRows(n)))
 			args := []string{"import", path, "--map", mapAll, "--batch", strconv.Itoa(batch), "--retry-for", "0s", "-o", "json"}
 			i := against(t, server)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -248,7 +248,7 @@ func TestImportGoesOnWhereItStopped(t *testing.T) {
 
 			sent := countSets(server, noFault)
 			i.Ctx = t.Context()
-			out := clitest.Decode[importOutput](t, i.OK(args...))
+			out := proctest.Decode[importOutput](t, i.OK(args...))
 			if out.Rows != n || out.ResumedAfter != state.Position.Line {
 				t.Fatalf("import answered %+v, the progress was %+v", out, state.Position)
 			}
@@ -281,7 +281,7 @@ func TestImportBeginsAnew(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			server := nodetest.New(t)
-			path := clitest.WriteTemp(t, "posts.csv", manyRows(n))
+			path := proctest.WriteTemp(t, "posts.csv", manyRows(n))
 			args := []string{"import", path, "--map", mapAll, "--batch", "100", "-o", "json"}
 			countSets(server, func(n int64) *nodetest.Fault {
 				if n < 10 {
@@ -306,14 +306,14 @@ func TestImportBeginsAnew(t *testing.T) {
 func TestImportRefusesAForeignProgressFile(t *testing.T) {
 	t.Parallel()
 	i := against(t, nodetest.New(t))
-	path := clitest.WriteTemp(t, "a.csv", "id,like\n1,2\n")
+	path := proctest.WriteTemp(t, "a.csv", "id,like\n1,2\n")
 	for name, text := range map[string]string{"no JSON": "hello", "future": `{"version":2}`, "negative": `{"version":1,"position":{"line":-1}}`} {
 		t.Run(name, func(t *testing.T) {
-			state := clitest.WriteTemp(t, "state", text)
+			state := proctest.WriteTemp(t, "state", text)
 			if got := i.Run("import", path, "--state", state); got.Code != cli.ExitFail || !strings.Contains(got.Err, "not a progress file") {
 				t.Fatalf("exit %d, %q", got.Code, got.Err)
 			}
-			if clitest.ReadAll(t, state) != text {
+			if proctest.ReadAll(t, state) != text {
 				t.Fatal("the file was changed")
 			}
 		})
@@ -330,7 +330,7 @@ func TestImportWaitsForABusyServer(t *testing.T) {
 		return nil
 	})
 	began := time.Now()
-	got := against(t, server).Run("import", clitest.WriteTemp(t, "a.csv", "id,like\n1,2\n"))
+	got := against(t, server).Run("import", proctest.WriteTemp(t, "a.csv", "id,like\n1,2\n"))
 	if got.Code != cli.ExitOK || !strings.Contains(got.Err, "waiting for the server") {
 		t.Fatalf("exit %d, %q", got.Code, got.Err)
 	}
@@ -348,12 +348,12 @@ func TestImportNamesTheLineThatTheServerRefuses(t *testing.T) {
 		}
 		return &nodetest.Fault{Status: 400, Code: "invalid_argument", Field: "ops[1].set.like"}
 	}
-	got := against(t, server).Run("import", clitest.WriteTemp(t, "a.csv", "id,like\n1,1\n\n2,2\n3,3\n"), "--in-flight", "1")
+	got := against(t, server).Run("import", proctest.WriteTemp(t, "a.csv", "id,like\n1,1\n\n2,2\n3,3\n"), "--in-flight", "1")
 	if got.Code != cli.ExitFail || !strings.Contains(got.Err, "a.csv:4: ") {
 		t.Fatalf("exit %d, %q; want line 4 in it", got.Code, got.Err)
 	}
 }
 
-func against(t *testing.T, s *nodetest.Server) *clitest.Invocation {
-	return clitest.New(t, s.URL, Commands, Commands)
+func against(t *testing.T, s *nodetest.Server) *proctest.Invocation {
+	return invoke(t, s.URL, Commands, Commands)
 }

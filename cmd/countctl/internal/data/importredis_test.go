@@ -16,7 +16,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/internal/nodetest"
 	"github.com/countd/countd/internal/proctest"
 )
@@ -75,7 +74,7 @@ func TestImportRedis(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "p")
 	for _, batch := range []string{"1000", "7"} { // a second import changes nothing
 		args := append([]string{"import", from.url, "-o", "json", "--state", state, "--batch", batch}, sourcePatterns...)
-		out := clitest.Decode[redisOutput](t, i.OK(args...))
+		out := proctest.Decode[redisOutput](t, i.OK(args...))
 		if out.Values != 5*n || out.Keys < 5*n || out.Ignored < n || out.Rejected != 0 || out.Resumed {
 			t.Fatalf("import answered %+v", out)
 		}
@@ -119,7 +118,7 @@ func TestImportRedisCountsMembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := nodetest.New(t)
-	out := clitest.Decode[redisOutput](t, against(t, server).OK("import", "redis://"+addr+"/0", "-o", "json", "--state", filepath.Join(t.TempDir(), "p"), "--batch", "50",
+	out := proctest.Decode[redisOutput](t, against(t, server).OK("import", "redis://"+addr+"/0", "-o", "json", "--state", filepath.Join(t.TempDir(), "p"), "--batch", "50",
 		"--pattern", "likers:{id}=posts:like", "--pattern", "post:{id}:{column}=posts", "--map", "views=view"))
 	if out.Values != 300*4/5+300*2/3+300 || out.Ignored != 0 || out.Rejected != 0 || out.Verified.Values != out.Values || out.Verified.Differ != 0 {
 		t.Errorf("import answered %+v, %+v", out, out.Verified)
@@ -146,7 +145,7 @@ func TestImportRedisTellsDifferences(t *testing.T) {
 	i.OK(append(args, "--verify=false")...)
 	server.Put(7, 0, 1, 2, 3)
 	got := i.Run(append(args, "--verify-only")...)
-	out := clitest.Decode[redisOutput](t, got.Out)
+	out := proctest.Decode[redisOutput](t, got.Out)
 	if got.Code != cli.ExitFail || out.Verified == nil || out.Verified.Differ != 3 || len(out.Verified.Samples) != 3 {
 		t.Fatalf("exit %d, %+v, %s", got.Code, out.Verified, got.Err)
 	}
@@ -181,7 +180,7 @@ func TestImportRedisGoesOn(t *testing.T) {
 		t.Fatalf("exit %d, %s", got.Code, got.Err)
 	}
 	before := sets.Load()
-	out := clitest.Decode[redisOutput](t, i.OK(args...))
+	out := proctest.Decode[redisOutput](t, i.OK(args...))
 	if !out.Resumed || out.Values != 5*n || out.Verified.Differ != 0 {
 		t.Errorf("import answered %+v", out)
 	}
@@ -227,7 +226,7 @@ func TestImportRedisBadValues(t *testing.T) {
 	if got.Code != cli.ExitFail || !strings.Contains(got.Err, "4 values were rejected") {
 		t.Errorf("exit %d, %s", got.Code, got.Err)
 	}
-	text := clitest.ReadAll(t, rejects)
+	text := proctest.ReadAll(t, rejects)
 	for _, line := range []string{"reason,key,field,value", "the value is not a signed 64-bit integer,views/3,,many", "views/5,,9223372036854775808", "user:4,posts,x", `views/99999999999999999999`} {
 		if !strings.Contains(text, line) {
 			t.Errorf("no %q in\n%s", line, text)
@@ -282,7 +281,7 @@ func TestImportRedisTellsWhatIsLeft(t *testing.T) {
 			i := against(t, nodetest.New(t))
 			args := append([]string{"import", "redis://" + addr + "/0", "-o", "json", "--state", filepath.Join(t.TempDir(), "p")}, strings.Fields(c.args)...)
 			got := i.Run(args...)
-			out := clitest.Decode[redisOutput](t, got.Out)
+			out := proctest.Decode[redisOutput](t, got.Out)
 			if got.Code != c.code || out.Values != c.values || out.Ignored != c.ignored {
 				t.Fatalf("exit %d, %+v, %s", got.Code, out, got.Err)
 			}

@@ -14,7 +14,6 @@ import (
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/bulk"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/internal/nodetest"
 	"github.com/countd/countd/internal/proctest"
 )
@@ -23,7 +22,7 @@ var truthKeyspace = client.Keyspace{Name: "posts", Columns: []string{"repost", "
 
 func TestReconcileUsage(t *testing.T) {
 	t.Parallel()
-	i := clitest.New(t, "http://127.0.0.1:1", Commands)
+	i := invoke(t, "http://127.0.0.1:1", Commands)
 	for args, want := range map[string]string{
 		"":                                 "from a file, or from --postgres",
 		"a.csv --postgres x --query y":     "from a file, or from --postgres",
@@ -201,9 +200,9 @@ func TestTwoRuns(t *testing.T) {
 func TestMaxCorrection(t *testing.T) {
 	t.Parallel()
 	server := nodetest.New(t)
-	i := clitest.New(t, server.URL, Commands)
-	truth := clitest.WriteTemp(t, "truth.csv", "id,like\n1,10\n2,0\n3,7\n")
-	run := func(more ...string) clitest.Result {
+	i := invoke(t, server.URL, Commands)
+	truth := proctest.WriteTemp(t, "truth.csv", "id,like\n1,10\n2,0\n3,7\n")
+	run := func(more ...string) proctest.Result {
 		return i.Run(append([]string{"reconcile", truth, "--keyspace", "posts", "--quiesced", "-o", "json"}, more...)...)
 	}
 	rows := func() (likes [3]int64) {
@@ -221,7 +220,7 @@ func TestMaxCorrection(t *testing.T) {
 		if got.Code != cli.ExitUsage || !strings.Contains(got.Err, "Correct 3 columns of rows, by up to 5? Give --yes") {
 			t.Errorf("%s: exit %d, %s", most, got.Code, got.Err)
 		}
-		if out := clitest.Decode[reconcileOutput](t, got.Out); out.Differ != 3 || out.Corrected != 0 {
+		if out := proctest.Decode[reconcileOutput](t, got.Out); out.Differ != 3 || out.Corrected != 0 {
 			t.Errorf("%s: it shows %+v", most, out)
 		}
 		if rows() != wrong {

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/internal/nodetest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 var badRows = []struct {
@@ -35,7 +35,7 @@ func TestImportStopsAtABadRow(t *testing.T) {
 	for _, c := range badRows {
 		t.Run(c.name, func(t *testing.T) {
 			server := nodetest.New(t)
-			path := clitest.WriteTemp(t, "posts.csv", rejectHeader+"1,1,1,1\n"+c.row+"\n2,2,2,2\n")
+			path := proctest.WriteTemp(t, "posts.csv", rejectHeader+"1,1,1,1\n"+c.row+"\n2,2,2,2\n")
 			i := against(t, server)
 			got := i.Run("import", path, "--map", mapAll)
 			if got.Code != cli.ExitFail || !strings.Contains(got.Err, path+":3: ") || !strings.Contains(got.Err, c.reason) {
@@ -61,17 +61,17 @@ func TestImportSkipsBadRows(t *testing.T) {
 	for _, c := range badRows {
 		t.Run(c.name, func(t *testing.T) {
 			server := nodetest.New(t)
-			path := clitest.WriteTemp(t, "posts.csv.gz", clitest.Gzipped(t, rejectHeader+"1,1,1,1\n"+c.row+"\n2,2,2,2\n"))
+			path := proctest.WriteTemp(t, "posts.csv.gz", proctest.Gzipped(t, rejectHeader+"1,1,1,1\n"+c.row+"\n2,2,2,2\n"))
 			got := against(t, server).Run("import", path, "--map", mapAll, "--on-error", "skip", "-o", "json")
 			if got.Code != cli.ExitFail || !strings.Contains(got.Err, "1 row was rejected") {
 				t.Fatalf("exit %d, %q", got.Code, got.Err)
 			}
-			out := clitest.Decode[importOutput](t, got.Out)
+			out := proctest.Decode[importOutput](t, got.Out)
 			want := strings.TrimSuffix(path, ".csv.gz") + ".rejects.csv"
 			if out.Rows != 2 || out.Rejected != 1 || out.RejectsFile != want {
 				t.Fatalf("import answered %+v", out)
 			}
-			rejects := clitest.ReadAll(t, want)
+			rejects := proctest.ReadAll(t, want)
 			if !strings.HasPrefix(rejects, "line,reason,"+rejectHeader+"3,") || strings.Count(rejects, "\n") != 2 {
 				t.Fatalf("rejects are\n%s", rejects)
 			}
@@ -86,10 +86,10 @@ func TestMendedRejectsCanBeImported(t *testing.T) {
 	t.Parallel()
 	server := nodetest.New(t)
 	i := against(t, server)
-	path := clitest.WriteTemp(t, "posts.csv", rejectHeader+"1,1,1,1\n2,x,2,2\n")
+	path := proctest.WriteTemp(t, "posts.csv", rejectHeader+"1,1,1,1\n2,x,2,2\n")
 	i.Run("import", path, "--map", mapAll, "--on-error", "skip")
 	rejects := strings.TrimSuffix(path, ".csv") + ".rejects.csv"
-	mended := strings.Replace(clitest.ReadAll(t, rejects), "2,x,2,2", "2,9,2,2", 1)
+	mended := strings.Replace(proctest.ReadAll(t, rejects), "2,x,2,2", "2,9,2,2", 1)
 	if err := os.WriteFile(rejects, []byte(mended), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestMendedRejectsCanBeImported(t *testing.T) {
 func TestACleanRunRemovesOldRejects(t *testing.T) {
 	t.Parallel()
 	i := against(t, nodetest.New(t))
-	path := clitest.WriteTemp(t, "posts.csv", "id,like\n1,x\n")
+	path := proctest.WriteTemp(t, "posts.csv", "id,like\n1,x\n")
 	i.Run("import", path, "--on-error", "skip")
 	if err := os.WriteFile(path, []byte("id,like\n1,1\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -135,18 +135,18 @@ func TestRejectsSurviveAStop(t *testing.T) {
 		return &nodetest.Fault{Status: 500, Code: "internal"}
 	})
 	i := against(t, server)
-	path := clitest.WriteTemp(t, "posts.csv", text.String())
+	path := proctest.WriteTemp(t, "posts.csv", text.String())
 	args := []string{"import", path, "--on-error", "skip", "--batch", "50", "-o", "json"}
 	if got := i.Run(args...); got.Code != cli.ExitFail || got.Out != "" {
 		t.Fatalf("exit %d, %q", got.Code, got.Out)
 	}
 	countSets(server, noFault)
 	got := i.Run(args...)
-	out := clitest.Decode[importOutput](t, got.Out)
+	out := proctest.Decode[importOutput](t, got.Out)
 	if got.Code != cli.ExitFail || out.Rejected != rows/badEvery || out.Rows != rows-rows/badEvery || out.ResumedAfter == 0 {
 		t.Fatalf("exit %d, %+v", got.Code, out)
 	}
-	lines := strings.Split(strings.TrimSpace(clitest.ReadAll(t, out.RejectsFile)), "\n")[1:]
+	lines := strings.Split(strings.TrimSpace(proctest.ReadAll(t, out.RejectsFile)), "\n")[1:]
 	if len(lines) != rows/badEvery {
 		t.Fatalf("%d rejects, want %d", len(lines), rows/badEvery)
 	}
@@ -159,7 +159,7 @@ func TestRejectsSurviveAStop(t *testing.T) {
 
 func TestImportRefusesABrokenFile(t *testing.T) {
 	t.Parallel()
-	zipped := clitest.Gzipped(t, manyRows(1000))
+	zipped := proctest.Gzipped(t, manyRows(1000))
 	cases := []struct{ name, file, text, err string }{
 		{"empty", "a.csv", "", "a.csv:1: the file is empty"},
 		{"no id", "a.csv", "x,likes\n1,2\n", `a.csv:1: the header has no column "id"`},
@@ -172,7 +172,7 @@ func TestImportRefusesABrokenFile(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			path := clitest.WriteTemp(t, c.file, c.text)
+			path := proctest.WriteTemp(t, c.file, c.text)
 			got := against(t, nodetest.New(t)).Run("import", path, "--map", "likes=like", "--on-error", "skip")
 			if got.Code != cli.ExitFail || !strings.Contains(got.Err, c.err) {
 				t.Fatalf("exit %d, %.300q; want %q", got.Code, got.Err, c.err)

@@ -23,8 +23,8 @@ import (
 	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/internal/nodetest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // clientOf returns a client of a test server.
@@ -93,7 +93,7 @@ func TestAddGoesOnOverOtherColumns(t *testing.T) {
 			_, err := c.CreateKeyspace(t.Context(), client.NewKeyspace{Name: "tags", Columns: []column.Column{{Name: "a"}, {Name: "b"}}, Shards: 2})
 			must(t, err)
 			i := against(t, server)
-			path := clitest.WriteTemp(t, "f.csv", test.text)
+			path := proctest.WriteTemp(t, "f.csv", test.text)
 			args := append(strings.Fields(test.command), path, "--keyspace", "tags", "--batch", "4", "--in-flight", "2", "--retry-for", "0s")
 			countIncrs(server, 6, &nodetest.Fault{Hang: true, After: true})
 			if got := i.Run(args...); got.Code != cli.ExitFail {
@@ -136,7 +136,7 @@ func TestAddToAKeyspaceThatWasMadeAgain(t *testing.T) {
 		}
 		create()
 		i := against(t, server)
-		path := clitest.WriteTemp(t, "f.csv", "id,like\n1,1\n2,1\n3,1\n4,1\n")
+		path := proctest.WriteTemp(t, "f.csv", "id,like\n1,1\n2,1\n3,1\n4,1\n")
 		args := []string{"import", "--add", path, "--keyspace", "tags", "--batch", "1", "--in-flight", "1", "--retry-for", "0s"}
 		if !whole {
 			countIncrs(server, 3, &nodetest.Fault{Hang: true})
@@ -228,8 +228,8 @@ func TestLateRequestOfAnEarlierRunChangesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := nodetest.New(t)
-			i := clitest.New(t, server.URL, Commands, membersCommands)
-			path := clitest.WriteTemp(t, "f.csv", text)
+			i := invoke(t, server.URL, Commands, membersCommands)
+			path := proctest.WriteTemp(t, "f.csv", text)
 			args := []string{"import", path, "--batch", "1", "--in-flight", "3", "--retry-for", "0s"}
 			if then == "*members" {
 				args = append([]string{"members"}, append(args, "--member-column", "like")...)
@@ -313,7 +313,7 @@ func TestImportSurvivesKills(t *testing.T) {
 		fmt.Fprintf(&text, "%d,%d\n", id, n+1)
 	}
 	server := nodetest.New(t)
-	path := clitest.WriteTemp(t, "v.csv", text.String())
+	path := proctest.WriteTemp(t, "v.csv", text.String())
 	var late copies
 	self, err := os.Executable()
 	must(t, err)
@@ -391,12 +391,12 @@ func TestImportSurvivesKills(t *testing.T) {
 // imported later.
 func TestACutGzipIsRefusedBeforeAnythingIsSent(t *testing.T) {
 	t.Parallel()
-	whole := clitest.Gzipped(t, randomEvents(4, 4000, 100).text)
+	whole := proctest.Gzipped(t, randomEvents(4, 4000, 100).text)
 	for _, command := range []string{"replay", "import --add --map t=like --id-column item", "import --map t=like --id-column item"} {
 		for name, text := range map[string]string{"cut": whole[:len(whole)*3/4], "a byte": whole[:len(whole)/2] + "x" + whole[len(whole)/2+1:], "the end": whole[:len(whole)-1]} {
 			server := nodetest.New(t)
 			i := against(t, server)
-			path := clitest.WriteTemp(t, "e.csv.gz", text)
+			path := proctest.WriteTemp(t, "e.csv.gz", text)
 			args := append(strings.Fields(command), path, "--batch", "10", "--on-error", "skip")
 			if strings.HasPrefix(command, "replay") {
 				args = append(args, "--map", eventMap)
@@ -436,7 +436,7 @@ func TestOwnFilesAreNotTheInput(t *testing.T) {
 		} {
 			server := nodetest.New(t)
 			got := against(t, server).Run(append(strings.Fields(command+" "+flags), path)...)
-			if got.Code == cli.ExitOK || server.Rows() != 0 || clitest.ReadAll(t, path) != text || clitest.ReadAll(t, foreign) != "my notes" {
+			if got.Code == cli.ExitOK || server.Rows() != 0 || proctest.ReadAll(t, path) != text || proctest.ReadAll(t, foreign) != "my notes" {
 				t.Errorf("%s, %s: exit %d, %q, %d rows", command, name, got.Code, got.Err, server.Rows())
 			}
 		}
@@ -484,7 +484,7 @@ func TestAddAtAFloor(t *testing.T) {
 		want[id] = max(0, want[id]+delta)
 		fmt.Fprintf(&text, "%d,%d\n", id, delta)
 	}
-	against(t, server).OK("import", "--add", clitest.WriteTemp(t, "f.csv", text.String()), "--batch", "5", "--in-flight", "8")
+	against(t, server).OK("import", "--add", proctest.WriteTemp(t, "f.csv", text.String()), "--batch", "5", "--in-flight", "8")
 	for id, count := range want {
 		if got := server.Row(id)[2]; got != count {
 			t.Errorf("row %d is %d, want %d", id, got, count)
@@ -498,7 +498,7 @@ func TestAnInterruptedSessionGoesOnMuchLater(t *testing.T) {
 	f := randomEvents(11, 1000, 50)
 	server := nodetest.New(t, nodetest.OneProducer)
 	i := against(t, server)
-	path := clitest.WriteTemp(t, "e.csv", f.text)
+	path := proctest.WriteTemp(t, "e.csv", f.text)
 	args := []string{"replay", path, "--map", eventMap, "--batch", "10", "--in-flight", "8"}
 	cmd := exec.Command(must1(os.Executable()), append(args, "--addr", server.URL)...)
 	cmd.Env = append(os.Environ(), asCountctl+"=1")

@@ -13,7 +13,7 @@ import (
 
 	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // sourceServer answers requests about the source likes. The lag of the source falls by 10 with each
@@ -59,7 +59,7 @@ func TestSource(t *testing.T) {
 	s := &sourceServer{lag: 30, state: "running"}
 	server := httptest.NewServer(s)
 	defer server.Close()
-	i := clitest.New(t, server.URL, Commands)
+	i := invoke(t, server.URL, Commands)
 
 	file := filepath.Join(t.TempDir(), "likes.yaml")
 	const config = "name: likes\ntype: redis-stream\naddr: 127.0.0.1:1\nkey: likes"
@@ -79,10 +79,10 @@ func TestSource(t *testing.T) {
 			t.Errorf("source %s calls %q, want %q", test.args, got, test.call)
 		}
 	}
-	if all := clitest.Decode[sourcesOutput](t, i.OK("source", "list", "-o", "json")).Sources; len(all) != 1 || all[0].Partitions[0].End != "5-100" {
+	if all := proctest.Decode[sourcesOutput](t, i.OK("source", "list", "-o", "json")).Sources; len(all) != 1 || all[0].Partitions[0].End != "5-100" {
 		t.Errorf("list %+v", all)
 	}
-	if of := clitest.Decode[admin.Source](t, i.OK("source", "show", "likes", "--wait", "-o", "json")); *of.Lag != 0 || of.Partitions[0].Position != "5-100" {
+	if of := proctest.Decode[admin.Source](t, i.OK("source", "show", "likes", "--wait", "-o", "json")); *of.Lag != 0 || of.Partitions[0].Position != "5-100" {
 		t.Errorf("waited for %+v", of)
 	}
 	if table := i.OK("source", "show", "likes"); !strings.Contains(table, "5-100") || !strings.Contains(table, "n1") {

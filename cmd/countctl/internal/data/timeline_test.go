@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/clitest"
 )
 
 // The error for a bad id names the kind of argument, such as "the author".
@@ -15,7 +14,7 @@ func TestBadIDsAreNamed(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
-	i := clitest.New(t, server.URL, Commands)
+	i := invoke(t, server.URL, Commands)
 	for line, want := range map[string]string{
 		"outbox add x 1":         `the author "x"`,
 		"outbox add 1 x":         `the post "x"`,
@@ -35,7 +34,7 @@ func TestLimitsAreChecked(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("{}")) }))
 	defer server.Close()
-	i := clitest.New(t, server.URL, Commands)
+	i := invoke(t, server.URL, Commands)
 	for _, line := range []string{"timeline 1", "outbox list 1", "members list 1", "members of 1"} {
 		for limit, good := range map[string]bool{"0": false, "-1": false, "1001": false, "x": false, "1": true, "1000": true} {
 			got := i.Run(append(strings.Fields(line), "--limit", limit)...)

@@ -1,19 +1,19 @@
-// Package clitest runs command lines of countctl for tests, within the test process.
-package clitest
+package proctest
 
 import (
 	"bytes"
 	"compress/gzip"
 	"context"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/internal/proctest"
 )
+
+// addrEnv is the variable with the addresses of the servers.
+const addrEnv = "COUNTCTL_ADDR"
 
 // Result is the exit code and the output of a command line.
 type Result struct {
@@ -21,30 +21,33 @@ type Result struct {
 	Out, Err string
 }
 
-// Invocation runs command lines against one server.
+// Invocation runs command lines of countctl against one server, within the test process.
 type Invocation struct {
-	t        *testing.T
-	Addr     string
-	Stdin    string
-	Ctx      context.Context
-	commands []cli.Commands
+	t       *testing.T
+	Addr    string
+	Stdin   string
+	Ctx     context.Context
+	program Program
 }
 
-// New returns an invocation against the server at addr. The program has the given commands.
-func New(t *testing.T, addr string, commands ...cli.Commands) *Invocation {
-	return &Invocation{t: t, Addr: addr, Ctx: t.Context(), commands: commands}
+// Program runs a command line and returns the exit code. It gets the variables of the environment from env.
+type Program func(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer, env func(name string) string) int
+
+// NewInvocation returns an invocation of a program against the server at addr.
+func NewInvocation(t *testing.T, addr string, program Program) *Invocation {
+	return &Invocation{t: t, Addr: addr, Ctx: t.Context(), program: program}
 }
 
 // Run runs a command line.
 func (i *Invocation) Run(args ...string) Result {
-	var out, err proctest.Buffer
+	var out, err Buffer
 	env := func(name string) string {
-		if name == cli.AddrEnv {
+		if name == addrEnv {
 			return i.Addr
 		}
 		return ""
 	}
-	code := cli.Run(i.Ctx, args, cli.Terminal{In: strings.NewReader(i.Stdin), Out: &out, Err: &err, Env: env}, i.commands...)
+	code := i.program(i.Ctx, args, strings.NewReader(i.Stdin), &out, &err, env)
 	return Result{code, out.String(), err.String()}
 }
 
@@ -52,7 +55,7 @@ func (i *Invocation) Run(args ...string) Result {
 func (i *Invocation) OK(args ...string) string {
 	i.t.Helper()
 	got := i.Run(args...)
-	if got.Code != cli.ExitOK {
+	if got.Code != 0 {
 		i.t.Fatalf("countctl %s: exit %d\n%s%s", strings.Join(args, " "), got.Code, got.Out, got.Err)
 	}
 	return got.Out
