@@ -48,11 +48,11 @@ fuzz-short: ## every Fuzz target for FUZZTIME (10s) each
 	  done; \
 	done
 
-# The modules of bench have no tests. go test vets deploy/test and console/test.
+# The modules of bench and examples have no tests. go test vets deploy/test and console/test.
 lint: $(LINTER) ## gofmt, go vet and golangci-lint
 	@bad=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$bad" ]; then echo "not gofmt'd:"; echo "$$bad"; exit 1; fi
 	$(GO) vet ./...
-	@set -e; for module in bench/*/; do (cd $$module && $(GO) vet ./...); done
+	@set -e; for module in bench/*/ examples/go/; do (cd $$module && $(GO) vet ./...); done
 	$(LINTER) run ./...
 
 # Built from source by the toolchain that checks, once a version: a minute or two.

@@ -1,7 +1,7 @@
 // Command site is a small site: posts with counts and likes, a home timeline, an unread badge, views in
 // batches.
 //
-//	go run ./examples/go 8000 127.0.0.1:7400 …
+//	go run -C examples/go . 8000 127.0.0.1:7400 …
 //
 // docs/GUIDE.md walks through it. The query `?as=7` stands in for the login of user 7. COUNTD_TOKEN
 // is the token with which the site calls countd.

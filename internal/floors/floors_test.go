@@ -436,9 +436,7 @@ const rule = `
 		client/admin
 		client/column
 		internal/program
-	# The site of docs/GUIDE.md sees the API alone.
-	examples/go: client
-	# So does the command line, except for countctl recover, which works on the directories of stopped nodes.
+	# The command line sees the API alone, except for countctl recover, which works on the directories of stopped nodes.
 	cmd/countctl/...:
 		client
 		client/admin

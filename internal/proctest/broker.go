@@ -38,7 +38,7 @@ const KafkaPartitions = 3
 // likes.dead.
 func StartKafka(t testing.TB) *Server {
 	t.Helper()
-	path := Build(t, "internal/proctest/testdata/kafka")
+	path := Build(t, "", module+"internal/proctest/testdata/kafka")
 	addr := FreePorts(t, 1)[0]
 	_, port, _ := net.SplitHostPort(addr)
 	return Serve(t, addr, path, port, t.TempDir(), strconv.Itoa(KafkaPartitions))

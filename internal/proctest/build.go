@@ -23,6 +23,9 @@ import (
 // logStoreEnv is the variable with the log store of nodes whose test sets none (make e2e-boltdb).
 const logStoreEnv = "COUNTD_LOG_STORE"
 
+// module begins the import path of each package of the module.
+const module = "github.com/countd/countd/"
+
 // Binaries holds the built programs.
 type Binaries struct {
 	Countd, Countctl string // absolute paths
@@ -39,7 +42,7 @@ func Run(m *testing.M, use func(Binaries)) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	sources, err := build(dir+"/", "cmd/countd", "cmd/countctl")
+	sources, err := build("", dir+"/", module+"cmd/countd", module+"cmd/countctl")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -48,17 +51,14 @@ func Run(m *testing.M, use func(Binaries)) int {
 	return m.Run()
 }
 
-// build builds programs of the module. to is a file or, if it ends in a slash, a directory. It
-// returns the directories of the programs' sources in the module, and the paths of go.mod and
+// build runs go build in the directory dir. to is a file or, if it ends in a slash, a directory. It
+// returns the directories of the sources in the module of dir and in modules that a path replaces, and their go.mod and
 // go.sum.
-func build(to string, packages ...string) (sources []string, err error) {
-	const module = "github.com/countd/countd/"
-	for i, name := range packages {
-		packages[i] = module + name
-	}
+func build(dir, to string, packages ...string) (sources []string, err error) {
 	run := func(args ...string) (string, error) {
 		var errs strings.Builder
 		cmd := exec.Command("go", append(args, packages...)...)
+		cmd.Dir = dir
 		cmd.Stderr = &errs
 		out, err := cmd.Output()
 		if err != nil {
@@ -71,7 +71,7 @@ func build(to string, packages ...string) (sources []string, err error) {
 	if _, err := run("build", "-ldflags=-s -w", "-o", to); err != nil {
 		return nil, err
 	}
-	const format = "{{with .Module}}{{if .Main}}{{$.Dir}}\n{{.Dir}}/go.mod\n{{.Dir}}/go.sum{{end}}{{end}}"
+	const format = "{{with .Module}}{{if or .Main .Replace}}{{$.Dir}}\n{{.Dir}}/go.mod\n{{.Dir}}/go.sum{{end}}{{end}}"
 	list, err := run("list", "-deps", "-f", format)
 	if err != nil {
 		return nil, err
@@ -81,12 +81,12 @@ func build(to string, packages ...string) (sources []string, err error) {
 	return slices.Compact(sources), nil
 }
 
-// Build builds a program of the module, such as examples/go, and returns its path. If the sources
-// of the program change, go test runs the test again.
-func Build(t testing.TB, name string) (path string) {
+// Build runs go build for a program in the directory dir; "" means the directory of the test. It returns the path of
+// the program. If its sources change, go test runs the test again.
+func Build(t testing.TB, dir, program string) (path string) {
 	t.Helper()
-	path = filepath.Join(t.TempDir(), filepath.Base(name))
-	sources, err := build(path, name)
+	path = filepath.Join(t.TempDir(), "program")
+	sources, err := build(dir, path, program)
 	must.Do(t, err)
 	Note(t, sources...)
 	return path

@@ -14,7 +14,7 @@ func TestSourcesAreNoted(t *testing.T) {
 	t.Parallel()
 	const inner = "PROCTEST_BUILD_TO"
 	if to := os.Getenv(inner); to != "" {
-		sources, err := build(to, "internal/proctest/testdata/kafka")
+		sources, err := build("", to, module+"internal/proctest/testdata/kafka")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,7 +27,7 @@ func TestSites(t *testing.T) {
 	long(t)
 	t.Parallel()
 	for _, site := range []struct{ program, script, client string }{
-		{program: proctest.Build(t, "examples/go")},
+		{program: proctest.Build(t, "../../../examples/go", ".")},
 		{"python3", "../../../examples/python/site.py", pythonClient},
 		{"node", "../../../examples/js/site.mjs", jsClient},
 	} {
