@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/api/gate"
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
@@ -184,7 +185,7 @@ func settle(w *shard.Write, err error, locate func(op int) (*table, int)) {
 	partial, some := errors.AsType[*shard.PartialError](err)
 	if err == nil || some {
 		for _, o := range w.Overflows {
-			fail(o.Op, codedError(o.Why.Reason().Redis))
+			fail(o.Op, resp.Error(o.Why.Reason().Redis))
 		}
 		for _, op := range w.Unknown {
 			fail(op, errForgotten)

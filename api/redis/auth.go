@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/auth"
 )
 
@@ -45,11 +46,11 @@ func (c *conn) Still() error {
 	a.Refuse(why, auth.Call{Caller: caller, From: c.net.RemoteAddr(), What: "pipeline"})
 	switch why {
 	case auth.Unproven:
-		return codedError(errUnproven)
+		return resp.Error(errUnproven)
 	case auth.Forbidden:
-		return codedError(fmt.Sprintf("NOPERM User %s lost permissions while the command waited", caller.Name))
+		return resp.Error(fmt.Sprintf("NOPERM User %s lost permissions while the command waited", caller.Name))
 	}
-	return codedError(errNoAuth)
+	return resp.Error(errNoAuth)
 }
 
 // refusal returns why the client may not run a command, and the text of the reply. It does not

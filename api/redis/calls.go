@@ -100,7 +100,7 @@ type polled struct{ poll, user int }
 // becomes the reply.
 func planRead[R any](a *arguments, setsOf *table, rows int, read func(opt *shard.ReadOptions) (R, error), answer func(dst []byte, r R, resp3 bool) []byte) {
 	b := a.b
-	if b.failed(a.err) {
+	if b.failed(a.Err) {
 		return
 	}
 	var r R
@@ -117,7 +117,7 @@ func planRead[R any](a *arguments, setsOf *table, rows int, read func(opt *shard
 // reads. If an argument has a fault, the fault becomes the reply.
 func planWrite[R any](a *arguments, about subject, rows int, write func(w *shard.Write) (R, error), answer func(dst []byte, r R, resp3 bool) []byte) {
 	b := a.b
-	if b.failed(a.err) {
+	if b.failed(a.Err) {
 		return
 	}
 	var r R

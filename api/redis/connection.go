@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/countd/countd/api/redis/resp"
@@ -60,7 +59,7 @@ func selectDB(c *conn, args [][]byte) {
 	n, ok := resp.ParseInt(args[1])
 	switch {
 	case !ok:
-		c.refuse(string(errNotInteger))
+		c.refuse(string(resp.ErrNotInteger))
 	case n != 0:
 		c.refuse("ERR DB index is out of range")
 	default:
@@ -73,7 +72,7 @@ func authenticate(c *conn, args [][]byte) {
 	fault := ""
 	switch {
 	case len(args) > 3:
-		fault = string(errSyntax)
+		fault = string(resp.ErrSyntax)
 	case len(args) == 3:
 		fault = c.logIn(args[1], args[2])
 	case c.server.cfg.Auth != nil:
@@ -92,22 +91,10 @@ const errWrongPass = "WRONGPASS invalid username-password pair or user is disabl
 
 // hello executes HELLO: it sets the protocol version and replies with the server's properties.
 func hello(c *conn, args [][]byte) {
-	resp3 := c.resp3
-	if len(args) > 1 {
-		version, ok := resp.ParseInt(args[1])
-		if !ok {
-			c.refuse("ERR Protocol version is not an integer or out of range")
-			return
-		}
-		if version != 2 && version != 3 {
-			c.refuse("NOPROTO unsupported protocol version")
-			return
-		}
-		resp3 = version == 3
-	}
-	o, fault := c.parseHello(args)
-	if fault == "" && o.token != nil {
-		fault = c.logIn(o.user, o.token)
+	o := resp.Hello{Name: c.name, RESP3: c.resp3}
+	fault := o.Parse(args)
+	if fault == "" && o.Token != nil {
+		fault = c.logIn(o.User, o.Token)
 	}
 	if fault == "" {
 		fault = c.needLogin()
@@ -116,35 +103,8 @@ func hello(c *conn, args [][]byte) {
 		c.refuse(fault)
 		return
 	}
-	c.name, c.resp3 = o.name, resp3
+	c.name, c.resp3 = o.Name, o.RESP3
 	c.out.Buf = c.appendHello(c.out.Buf)
-}
-
-// helloOptions are the arguments of HELLO after the version.
-type helloOptions struct {
-	name        string
-	user, token []byte // nil without AUTH
-}
-
-// parseHello parses the options of HELLO.
-func (c *conn) parseHello(args [][]byte) (o helloOptions, fault string) {
-	o.name = c.name
-	for i := 2; i < len(args); {
-		switch option := strings.ToLower(string(args[i])); {
-		case option == "auth" && i+2 < len(args):
-			o.user, o.token = args[i+1], args[i+2]
-			i += 3
-		case option == "setname" && i+1 < len(args):
-			if !validName(args[i+1]) {
-				return o, errBadName
-			}
-			o.name = string(args[i+1])
-			i += 2
-		default:
-			return o, fmt.Sprintf("ERR Syntax error in HELLO option '%s'", resp.Shown(args[i]))
-		}
-	}
-	return o, ""
 }
 
 // spokenVersion is the Redis version that the server reports to clients.
@@ -166,20 +126,6 @@ func (c *conn) appendHello(dst []byte) []byte {
 	return resp.AppendArray(resp.AppendBulk(dst, "modules"), 0)
 }
 
-// clientNameBytesMax bounds a connection's name, which the client sets.
-const clientNameBytesMax = 256
-
-const errBadName = "ERR Client names cannot contain spaces, newlines or special characters."
-
-func validName(name []byte) bool {
-	for _, b := range name {
-		if b < '!' || b > '~' {
-			return false
-		}
-	}
-	return len(name) <= clientNameBytesMax
-}
-
 func clientCommand(c *conn, args [][]byte) {
 	sub := strings.ToLower(string(args[1]))
 	arity := map[string]int{"id": 2, "getname": 2, "setname": 3, "setinfo": 4}[sub]
@@ -194,8 +140,8 @@ func clientCommand(c *conn, args [][]byte) {
 		c.out.Buf = resp.AppendNull(c.out.Buf, c.resp3)
 	case sub == "getname":
 		c.out.Buf = resp.AppendBulk(c.out.Buf, c.name)
-	case !validName(args[len(args)-1]):
-		c.refuse(errBadName)
+	case !resp.ValidName(args[len(args)-1]):
+		c.refuse(resp.ErrBadName)
 	case sub == "setname":
 		c.name = string(args[2])
 		c.ok()

@@ -87,7 +87,7 @@ func (b *batch) add(text []byte, delta int64) {
 func incrby(c *conn, args [][]byte) {
 	delta, ok := resp.ParseInt(args[2])
 	if !ok {
-		c.batch.failed(errNotInteger)
+		c.batch.failed(resp.ErrNotInteger)
 		return
 	}
 	c.batch.add(args[1], delta)
@@ -97,7 +97,7 @@ func decrby(c *conn, args [][]byte) {
 	delta, ok := resp.ParseInt(args[2])
 	switch {
 	case !ok:
-		c.batch.failed(errNotInteger)
+		c.batch.failed(resp.ErrNotInteger)
 	case delta == math.MinInt64:
 		c.batch.fail("ERR decrement would overflow")
 	default:
@@ -126,7 +126,7 @@ func set(c *conn, args [][]byte) {
 			b.fail(errNoExpiry)
 			return
 		}
-		b.failed(errSyntax)
+		b.failed(resp.ErrSyntax)
 		return
 	}
 	b.replace(args[1], args[2], get)
@@ -139,7 +139,7 @@ func (b *batch) replace(text, value []byte, answerOld bool) {
 	}
 	n, ok := resp.ParseInt(value)
 	if !ok {
-		b.failed(errNotInteger)
+		b.failed(resp.ErrNotInteger)
 		return
 	}
 	from, form := len(b.cells), appendCells(appendOK)
@@ -216,12 +216,12 @@ func (b *batch) fetchSame(k key, first int) {
 // hscan replies with the whole row in one page, because a row has at most 64 columns. It refuses
 // MATCH, because it always replies with all columns.
 func hscan(a *arguments) {
-	row, cursor := a.next(), a.next()
+	row, cursor := a.Next(), a.Next()
 	if _, ok := strictjson.ParseUint64(cursor); !ok {
-		a.fail(errInvalidCursor)
+		a.Fail(resp.ErrInvalidCursor)
 	}
-	a.options(countOption(new(int)))
-	if !a.b.failed(a.err) {
+	a.Options(resp.CountOption(new(int), rowsMax))
+	if !a.b.failed(a.Err) {
 		a.b.fetchKeys(appendScan, [][]byte{row}, (*batch).row)
 	}
 }
@@ -230,7 +230,7 @@ func hincrby(c *conn, args [][]byte) {
 	b := c.batch
 	delta, ok := resp.ParseInt(args[3])
 	if !ok {
-		b.failed(errNotInteger)
+		b.failed(resp.ErrNotInteger)
 		return
 	}
 	_, keys, err := b.fields(args[1], args[2:3], 1)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
@@ -49,11 +50,11 @@ func errorText(err error) (text string, foreseen bool) {
 		text, foreseen = errorText(some.err)
 		return "UNKNOWN some of the keys were written, others were not: " + text, foreseen
 	}
-	if coded, ok := errors.AsType[codedError](err); ok {
+	if coded, ok := errors.AsType[resp.Error](err); ok {
 		return coded.Error(), true
 	}
 	if argument, ok := errors.AsType[*errs.ArgumentError](err); ok {
-		return fieldError(argument.Field, argument.Problem).Error(), true
+		return resp.FieldError(argument.Field, argument.Problem).Error(), true
 	}
 	for _, b := range backendErrors {
 		if !errors.Is(err, b.err) {
@@ -67,22 +68,11 @@ func errorText(err error) (text string, foreseen bool) {
 	return "ERR the server failed; its log says why", false
 }
 
-// argumentError returns the error for the fault of an argument, most often a key.
-func argumentError(text string) error { return codedError("ERR " + text) }
-
 const errCrossSlot = "CROSSSLOT Keys in request don't hash to the same slot"
 
-const errNoKeyspaces = codedError("LEADERLESS this node does not know its cluster's keyspaces yet")
+const errNoKeyspaces = resp.Error("LEADERLESS this node does not know its cluster's keyspaces yet")
 
-const errWrongType = codedError("WRONGTYPE Operation against a key holding the wrong kind of value")
-
-// codedError is a complete error text, including its code.
-type codedError string
-
-func (e codedError) Error() string { return string(e) }
-
-// fieldError returns the error for an argument, in the format of the HTTP API.
-func fieldError(field, problem string) error { return argumentError(field + ": " + problem) }
+const errWrongType = resp.Error("WRONGTYPE Operation against a key holding the wrong kind of value")
 
 // nameError is an error about a keyspace or column that this node does not know. Another node may
 // have just created it.
@@ -94,15 +84,10 @@ func unknown(name []byte, problem string) error {
 	if catalog.ValidName(name) { // the rule for keyspaces and columns is the same as for channels
 		return nameError(problem)
 	}
-	return argumentError(problem)
+	return resp.ArgumentError(problem)
 }
 
 func (e nameError) Error() string { return "ERR " + string(e) }
-
-const (
-	errNotInteger codedError = "ERR value is not an integer or out of range"
-	errSyntax     codedError = "ERR syntax error"
-)
 
 // errForgotten is returned for an op of a repeated request, if the shard no longer remembers
 // whether it applied or refused the op.

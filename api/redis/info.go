@@ -21,7 +21,7 @@ const replicasMax = 3
 // many other nodes have the write.
 func wait(c *conn, args [][]byte) {
 	if _, ok := resp.ParseInt(args[1]); !ok {
-		c.refuse(string(errNotInteger))
+		c.refuse(string(resp.ErrNotInteger))
 		return
 	}
 	if ms, ok := resp.ParseInt(args[2]); !ok || ms < 0 {
@@ -43,8 +43,7 @@ func configCommand(c *conn, args [][]byte) {
 		return
 	}
 	cfg := &c.server.cfg
-	found := [][2]string{}
-	for _, pair := range [][2]string{
+	c.out.Buf = resp.AppendSettings(c.out.Buf, [][2]string{
 		{"appendfsync", "always"},
 		{"appendonly", "yes"},
 		{"databases", "1"},
@@ -53,69 +52,33 @@ func configCommand(c *conn, args [][]byte) {
 		{"proto-max-bulk-len", fmt.Sprint(cfg.BulkBytesMax)},
 		{"save", ""},
 		{"timeout", fmt.Sprint(int(cfg.IdleTimeout.Seconds()))},
-	} {
-		if slices.ContainsFunc(args[2:], func(p []byte) bool { return resp.MatchGlob(strings.ToLower(string(p)), []byte(pair[0])) }) {
-			found = append(found, pair)
-		}
-	}
-	out := resp.AppendMap(c.out.Buf, len(found), c.resp3)
-	for _, pair := range found {
-		out = resp.AppendBulk(resp.AppendBulk(out, pair[0]), pair[1])
-	}
-	c.out.Buf = out
+	}, args[2:], c.resp3)
 }
 
 // infoCommand replies with the sections that the client names, or with all sections if it names
 // none.
 func infoCommand(c *conn, args [][]byte) {
-	var text strings.Builder
-	for _, section := range c.sections() {
-		asked := func(name []byte) bool {
-			ask := strings.ToLower(string(name))
-			return ask == section.name || ask == "all" || ask == "default" || ask == "everything"
-		}
-		if len(args) > 1 && !slices.ContainsFunc(args[1:], asked) {
-			continue
-		}
-		if text.Len() > 0 {
-			text.WriteString("\r\n")
-		}
-		fmt.Fprintf(&text, "# %s%s\r\n", strings.ToUpper(section.name[:1]), section.name[1:])
-		for _, line := range section.lines {
-			fmt.Fprintf(&text, "%s:%v\r\n", line.name, line.value)
-		}
-	}
-	c.out.Buf = resp.AppendText(c.out.Buf, text.String(), c.resp3)
+	c.out.Buf = resp.AppendInfo(c.out.Buf, c.sections(), args[1:], c.resp3)
 }
 
-type infoSection struct {
-	name  string
-	lines []infoLine
-}
-
-type infoLine struct {
-	name  string
-	value any
-}
-
-func (c *conn) sections() []infoSection {
+func (c *conn) sections() []resp.Section {
 	s := c.server
 	memory := []runtimemetrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/total:bytes"}}
 	runtimemetrics.Read(memory)
 	status := s.node().Status()
 	up := time.Since(s.started)
-	sections := []infoSection{
-		{"server", []infoLine{
+	sections := []resp.Section{
+		{Name: "server", Lines: [][2]any{
 			{"redis_version", spokenVersion}, {"redis_mode", "standalone"}, {"countd_version", s.cfg.Version},
 			{"os", runtime.GOOS + " " + runtime.GOARCH}, {"process_id", os.Getpid()},
 			{"uptime_in_seconds", int(up.Seconds())}, {"uptime_in_days", int(up.Hours() / 24)},
 		}},
-		{"clients", []infoLine{{"connected_clients", s.listener.Open()}, {"maxclients", s.cfg.ConnsMax}}},
-		{"memory", []infoLine{{"used_memory", memory[0].Value.Uint64()}, {"used_memory_rss", memory[1].Value.Uint64()}, {"maxmemory", 0}}},
-		{"persistence", []infoLine{{"loading", 0}, {"aof_enabled", 1}, {"aof_last_write_status", "ok"}}},
-		{"replication", []infoLine{{"role", "master"}, {"connected_slaves", max(len(status.Nodes)-1, 0)}}},
-		{"cluster", []infoLine{{"cluster_enabled", 0}}},
-		{"keyspace", nil},
+		{Name: "clients", Lines: [][2]any{{"connected_clients", s.listener.Open()}, {"maxclients", s.cfg.ConnsMax}}},
+		{Name: "memory", Lines: [][2]any{{"used_memory", memory[0].Value.Uint64()}, {"used_memory_rss", memory[1].Value.Uint64()}, {"maxmemory", 0}}},
+		{Name: "persistence", Lines: [][2]any{{"loading", 0}, {"aof_enabled", 1}, {"aof_last_write_status", "ok"}}},
+		{Name: "replication", Lines: [][2]any{{"role", "master"}, {"connected_slaves", max(len(status.Nodes)-1, 0)}}},
+		{Name: "cluster", Lines: [][2]any{{"cluster_enabled", 0}}},
+		{Name: "keyspace", Lines: nil},
 	}
 	rows := uint64(0)
 	for _, g := range status.Groups {
@@ -125,7 +88,7 @@ func (c *conn) sections() []infoSection {
 	}
 	if rows > 0 {
 		last := &sections[len(sections)-1]
-		last.lines = []infoLine{{"db0", fmt.Sprintf("keys=%d,expires=0,avg_ttl=0", rows)}}
+		last.Lines = [][2]any{{"db0", fmt.Sprintf("keys=%d,expires=0,avg_ttl=0", rows)}}
 	}
 	return sections
 }

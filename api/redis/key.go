@@ -69,13 +69,13 @@ func (b *batch) noKeyspace(name []byte) error {
 	case len(node.Keyspaces()) == 0:
 		return errNoKeyspaces
 	case node.Keyspace(string(name)) != nil:
-		return argumentError(problem)
+		return resp.ArgumentError(problem)
 	}
 	return unknown(name, problem)
 }
 
 func badForm(text []byte) error {
-	return argumentError(fmt.Sprintf("'%s' is not {keyspace}:{id}:{column}, {keyspace}:{id} or {keyspace}:{id}:{column}:members, id being 0 to 18446744073709551615", resp.Shown(text)))
+	return resp.ArgumentError(fmt.Sprintf("'%s' is not {keyspace}:{id}:{column}, {keyspace}:{id} or {keyspace}:{id}:{column}:members, id being 0 to 18446744073709551615", resp.Shown(text)))
 }
 
 // idBytesMax bounds the digits of an id: 20, and the leading zeros that tools pad with.
@@ -135,7 +135,7 @@ func appendRowKey(dst []byte, ks *shard.Keyspace, id uint64) []byte {
 // isCounters reports whether a keyspace has counters. Keys can name only keyspaces with counters.
 func isCounters(ks *shard.Keyspace) bool { return ks != nil && ks.Kind == kinds.Counters }
 
-var errTooManyKeys = argumentError(fmt.Sprintf("a command takes at most %d keys", rowsMax))
+var errTooManyKeys = resp.ArgumentError(fmt.Sprintf("a command takes at most %d keys", rowsMax))
 
 // readKeys parses texts in groups of step. The first text of each group is a key. The keys are in
 // the batch's memory.
@@ -168,7 +168,7 @@ func (b *batch) readValues(texts [][]byte, step int) ([]int64, error) {
 	for i := step - 1; i < len(texts); i += step {
 		n, ok := resp.ParseInt(texts[i])
 		if !ok {
-			return nil, errNotInteger
+			return nil, resp.ErrNotInteger
 		}
 		b.values = append(b.values, n)
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
 )
@@ -51,7 +50,7 @@ func del(c *conn, args [][]byte) {
 func (b *batch) keyToDelete(text []byte) (key, error) {
 	k, err := b.key(text)
 	if err == nil && k.set {
-		err = argumentError(fmt.Sprintf("'%s' is deleted with its row, %s:%d, or by SREM of each member", resp.Shown(text), k.table.ks.Name, k.id))
+		err = resp.ArgumentError(fmt.Sprintf("'%s' is deleted with its row, %s:%d, or by SREM of each member", resp.Shown(text), k.table.ks.Name, k.id))
 	}
 	return k, err
 }
@@ -73,29 +72,6 @@ const (
 	scanCountsMax = 4 * rowsMax
 )
 
-// A cursor of SCAN is the lowest id of the next page, so the server keeps no state. If an element
-// exists during the whole scan, exactly one page has it. Every scan ends. Clients keep cursors in
-// doubles and in signed integers, so a cursor has 53 bits:
-//
-//	id                  for an id up to scanExact
-//	scanExact + id/scanBlock   for a higher id
-//
-// A page that begins or ends above scanExact does so at the boundary of a block of scanBlock ids.
-// So a page has at most COUNT rows of a keyspace, or the rows of one block.
-const (
-	scanExact     = 1 << 52
-	scanBlock     = 1 << 12
-	scanCursorMax = scanExact + (1<<64-1)/scanBlock
-)
-
-// cursorOf returns the cursor of a page that begins at an id.
-func cursorOf(id uint64) uint64 {
-	if id > scanExact {
-		return scanExact + id/scanBlock
-	}
-	return id
-}
-
 // scanCall holds the arguments of a SCAN.
 type scanCall struct {
 	from     uint64 // lowest id of the page
@@ -105,21 +81,15 @@ type scanCall struct {
 	keyspace string // literal prefix of the pattern before the first ":", or ""
 }
 
-const errInvalidCursor codedError = "ERR invalid cursor"
-
 // parseScan parses the arguments of SCAN.
 func (c *conn) parseScan(args [][]byte) (q scanCall, err error) {
 	a := c.batch.arguments(args)
-	var ok bool
-	if q.from, ok = strictjson.ParseUint64(a.next()); !ok || q.from > scanCursorMax {
-		return q, errInvalidCursor
-	}
-	if q.from > scanExact {
-		q.from = (q.from - scanExact) * scanBlock
+	if q.from, err = resp.ParseScanCursor(a.Next()); err != nil {
+		return q, err
 	}
 	q.count = scanCountDefault
 	typed := false
-	a.options(countOption(&q.count), matchOption(&q.match), textOption("type", func(name []byte) error {
+	a.Options(resp.CountOption(&q.count, rowsMax), resp.MatchOption(&q.match), resp.TextOption("type", func(name []byte) error {
 		q.kind, typed = strings.ToLower(string(name)), true
 		return nil
 	}))
@@ -132,7 +102,7 @@ func (c *conn) parseScan(args [][]byte) (q scanCall, err error) {
 	if name, _, ok := strings.Cut(q.match.Text, ":"); ok && !strings.ContainsAny(name, resp.GlobBytes) {
 		q.keyspace = name
 	}
-	return q, a.err
+	return q, a.Err
 }
 
 // checkMatch refuses a pattern with a keyspace or a column that does not exist. With an empty
@@ -176,7 +146,7 @@ func scan(c *conn, args [][]byte) {
 		keys, n = p.appendKeys(keys, n, &q)
 	}
 	out := resp.AppendArray(c.out.Buf, 2)
-	out = resp.AppendBulkUint(out, cursorOf(next))
+	out = resp.AppendBulkUint(out, resp.ScanCursor(next))
 	c.out.Buf = append(resp.AppendArray(out, n), keys...)
 }
 
@@ -191,10 +161,10 @@ type scanPage struct {
 // next page. After the last page, next is 0.
 func (c *conn) scanPages(q *scanCall) (next uint64, pages []scanPage, err error) {
 	next, pages, err = c.readPages(q, false)
-	if start := next &^ (scanBlock - 1); err == nil && next > scanExact && start != next {
+	if start := next &^ (resp.ScanBlock - 1); err == nil && next > resp.ScanExact && start != next {
 		if next = start; start <= q.from { // the page would be empty, so it has the whole block
 			next, pages, err = c.readPages(q, true)
-			if end := start + scanBlock; next > end {
+			if end := start + resp.ScanBlock; next > end {
 				next = end // after the last block, end is 0
 			}
 		}
@@ -221,7 +191,7 @@ func (c *conn) readPages(q *scanCall, block bool) (next uint64, pages []scanPage
 		c.freshness(&opt, deadline, c.server.writtenTo(ks.Name))
 		count := min(q.count, max(1, scanCountsMax/len(asked)/len(ks.Columns)))
 		if block {
-			count = scanBlock
+			count = resp.ScanBlock
 		}
 		r := rows.Scan{Width: len(ks.Columns), Limit: count, After: q.from - 1, HasAfter: q.from > 0, Dropped: ks.Dropped}
 		if err := c.server.node().Read(ks, &r, nil, &opt); err != nil {

@@ -46,7 +46,7 @@ func changeSet(kind engine.OpKind) func(*conn, [][]byte) {
 			case ok:
 				b.values = append(b.values, int64(member))
 			case err == nil && kind == engine.OpJoin:
-				err = errNotInteger
+				err = resp.ErrNotInteger
 			}
 		}
 		if b.failed(err) {
@@ -68,11 +68,11 @@ func changeSet(kind engine.OpKind) func(*conn, [][]byte) {
 // a text that is not a number is 0.
 func checkSet(several bool) func(*arguments) {
 	return func(a *arguments) {
-		k, err := a.b.set(a.words[1])
-		if a.fail(err); len(a.words)-2 > rowsMax {
-			a.fail(errTooManyKeys)
+		k, err := a.b.set(a.Words[1])
+		if a.Fail(err); len(a.Words)-2 > rowsMax {
+			a.Fail(errTooManyKeys)
 		}
-		texts := a.words[2:]
+		texts := a.Words[2:]
 		asked, at := make([]uint64, 0, len(texts)), make([]int, 0, len(texts)) // members to read, and their places in the reply
 		for i, text := range texts {
 			if member, ok := parseID(text); ok {
@@ -114,14 +114,14 @@ type setPage struct {
 // sscan parses a cursor, MATCH and COUNT. A cursor is the stamp of the page's last entry, because
 // Redis clients accept no cursor of more than 64 bits. So a page ends only where the stamp changes.
 func sscan(a *arguments) {
-	k, err := a.b.set(a.next())
-	a.fail(err)
-	cursor, ok := strictjson.ParseUint64(a.next())
+	k, err := a.b.set(a.Next())
+	a.Fail(err)
+	cursor, ok := strictjson.ParseUint64(a.Next())
 	if !ok || cursor > stampMax {
-		a.fail(errInvalidCursor)
+		a.Fail(resp.ErrInvalidCursor)
 	}
 	count, match := scanCountDefault, resp.Pattern{}
-	a.options(countOption(&count), matchOption(&match))
+	a.Options(resp.CountOption(&count, rowsMax), resp.MatchOption(&match))
 	page := members.Page{Limit: count, After: members.Entry{At: members.Stamp(cursor), ID: 1<<64 - 1}, Continues: cursor > 0}
 	planRead(a, k.table, count, func(opt *shard.ReadOptions) (setPage, error) {
 		return wholeStamps(page, func(page members.Page) (members.List, error) {

@@ -39,14 +39,14 @@ func poll(a *arguments) { pollUsers(a, 1, (*batch).appendPoll) }
 
 func mpoll(a *arguments) {
 	users := 0
-	for _, word := range a.words[1:] {
+	for _, word := range a.Words[1:] {
 		if len(word) == 0 || word[0] < '0' || word[0] > '9' {
 			break
 		}
 		users++
 	}
 	if users > inbox.PollUsersMax {
-		a.fail(fieldError("users", fmt.Sprintf("more than %d", inbox.PollUsersMax)))
+		a.Fail(resp.FieldError("users", fmt.Sprintf("more than %d", inbox.PollUsersMax)))
 		users = 0
 	}
 	pollUsers(a, max(users, 1), (*batch).appendPolls)
@@ -59,8 +59,8 @@ func pollUsers(a *arguments, users int, form appendOther) {
 	for range users {
 		p.Users = append(p.Users, a.user())
 	}
-	a.options(namesOption("channels", &p.Channels), namesOption("dots", &p.Dots))
-	if b.failed(a.err) {
+	a.Options(namesOption("channels", &p.Channels), namesOption("dots", &p.Dots))
+	if b.failed(a.Err) {
 		q.polls = q.polls[:len(q.polls)-1]
 		return
 	}
@@ -72,13 +72,13 @@ func pollUsers(a *arguments, users int, form appendOther) {
 	b.pending += feedRows * users
 }
 
-// namesOption returns an option whose values are names of channels or dots.
-func namesOption(field string, into *[]string) option {
-	return listOption(field, inbox.NamesMax, 1, func(names [][]byte) error {
+// namesOption returns an resp.Option whose values are names of channels or dots.
+func namesOption(field string, into *[]string) resp.Option {
+	return resp.ListOption(field, inbox.NamesMax, 1, func(names [][]byte) error {
 		for _, name := range names {
 			var problem string
 			if *into, problem = inbox.AppendName(*into, name); problem != "" {
-				return fieldError(field, resp.Shown(name)+": "+problem)
+				return resp.FieldError(field, resp.Shown(name)+": "+problem)
 			}
 		}
 		return nil

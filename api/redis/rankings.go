@@ -24,7 +24,7 @@ func rankingCommands() []spec {
 func (b *batch) ranked(text []byte) (t *table, column int, err error) {
 	name, of, found := bytes.Cut(text, []byte(":"))
 	if !found {
-		return nil, 0, argumentError(fmt.Sprintf("'%s' is not {keyspace}:{column}", resp.Shown(text)))
+		return nil, 0, resp.ArgumentError(fmt.Sprintf("'%s' is not {keyspace}:{column}", resp.Shown(text)))
 	}
 	if t = b.tableOf(name); t == nil {
 		return nil, 0, b.noKeyspace(name)
@@ -36,12 +36,12 @@ func (b *batch) ranked(text []byte) (t *table, column int, err error) {
 // countdHot replies with a map of window, since (in Unix milliseconds), others_at_most and results.
 // Each result is a map of id, gained and error.
 func countdHot(a *arguments) {
-	t, column, err := a.b.ranked(a.next())
-	a.fail(err)
+	t, column, err := a.b.ranked(a.Next())
+	a.Fail(err)
 	q := &counters.HotQuery{Column: uint8(column), Window: rankings.Hour, Limit: counters.RankingDefault}
-	a.options(limitOption(&q.Limit, counters.RankingMax), textOption("window", func(text []byte) (err error) {
+	a.Options(resp.LimitOption(&q.Limit, counters.RankingMax), resp.TextOption("window", func(text []byte) (err error) {
 		if q.Window, err = rankings.ParseWindow(string(text)); err != nil {
-			return fieldError("window", err.Error())
+			return resp.FieldError("window", err.Error())
 		}
 		return nil
 	}))
@@ -66,14 +66,14 @@ func countdHot(a *arguments) {
 // countdTop replies with an array in which each id is followed by its count, like ZRANGE
 // WITHSCORES.
 func countdTop(a *arguments) {
-	t, column, err := a.b.ranked(a.next())
-	a.fail(err)
+	t, column, err := a.b.ranked(a.Next())
+	a.Fail(err)
 	q := &counters.TopQuery{Column: uint8(column), Limit: counters.RankingDefault}
-	a.options(limitOption(&q.Limit, counters.RankingMax))
+	a.Options(resp.LimitOption(&q.Limit, counters.RankingMax))
 	planRead(a, t, q.Limit, func(opt *shard.ReadOptions) (*counters.TopQuery, error) {
 		err := a.node().Read(t.ks, q, nil, opt)
 		if err == nil && q.Scanning {
-			err = codedError("LOADING " + q.Progress())
+			err = resp.Error("LOADING " + q.Progress())
 		}
 		return q, err
 	}, func(dst []byte, q *counters.TopQuery, _ bool) []byte {

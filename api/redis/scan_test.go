@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/engine"
 )
 
@@ -40,9 +41,9 @@ func TestScanCursorsAreSmall(t *testing.T) {
 			apply(r.keyspace, engine.Op{ID: r.id, Kind: engine.OpDelete})
 		}
 		written = written[:0]
-		base := rapid.OneOf(rapid.Just(uint64(0)), rapid.Just(uint64(scanExact-20)), rapid.Just(uint64(scanExact)+scanBlock-20), rapid.Just(uint64(1234570313728020480)),
-			rapid.Just(uint64(1<<63-20)), rapid.Just(uint64(1<<64-1)-2*scanBlock), rapid.Just(^uint64(0)-20), rapid.Uint64())
-		gap := rapid.OneOf(rapid.Just(uint64(1)), rapid.Uint64Range(1, 100), rapid.Uint64Range(1, scanBlock), rapid.Uint64Range(1, 1<<60))
+		base := rapid.OneOf(rapid.Just(uint64(0)), rapid.Just(uint64(resp.ScanExact-20)), rapid.Just(uint64(resp.ScanExact)+resp.ScanBlock-20), rapid.Just(uint64(1234570313728020480)),
+			rapid.Just(uint64(1<<63-20)), rapid.Just(uint64(1<<64-1)-2*resp.ScanBlock), rapid.Just(^uint64(0)-20), rapid.Uint64())
+		gap := rapid.OneOf(rapid.Just(uint64(1)), rapid.Uint64Range(1, 100), rapid.Uint64Range(1, resp.ScanBlock), rapid.Uint64Range(1, 1<<60))
 		var stay []string
 		for range rapid.IntRange(1, 4).Draw(t, "runs") {
 			keyspace := rapid.SampledFrom([]string{"posts", "users"}).Draw(t, "keyspace")
@@ -67,7 +68,7 @@ func TestScanCursorsAreSmall(t *testing.T) {
 			}
 			reply := c.do(fmt.Sprintf("SCAN %s COUNT %d", cursor, count))[0]
 			words := strings.Fields(strings.NewReplacer("[", " ", "]", " ", `"`, "").Replace(reply))
-			if len(words) > 1+2*max(count, scanBlock) {
+			if len(words) > 1+2*max(count, resp.ScanBlock) {
 				t.Fatalf("a page of %d rows", len(words)-1)
 			}
 			got = append(got, words[1:]...)

@@ -40,7 +40,7 @@ func timelineCommands() []spec {
 func changeOutbox(do func(t *inbox.Timelines, author, id uint64, w *shard.Write) (inbox.Published, error)) func(*arguments) {
 	return func(a *arguments) {
 		author, id := a.id("author"), a.id("id")
-		a.options(a.keyOption())
+		a.Options(a.keyOption())
 		planWrite(a, subject{kind: ofAuthor, id: author}, 1, func(w *shard.Write) (bool, error) {
 			p, err := do(a.node().timelines, author, id, w)
 			return p.Changed, err
@@ -48,12 +48,12 @@ func changeOutbox(do func(t *inbox.Timelines, author, id uint64, w *shard.Write)
 	}
 }
 
-var errBadCursor = fieldError("cursor", "not a cursor of this command")
+var errBadCursor = resp.FieldError("cursor", "not a cursor of this command")
 
 // listOutbox replies with ids. The last id is the CURSOR of the next page.
 func listOutbox(a *arguments) {
 	author, limit, after, hasAfter := a.id("author"), inbox.TimelinePostsDefault, uint64(0), false
-	a.options(limitOption(&limit, inbox.TimelinePostsMax), textOption("cursor", func(text []byte) error {
+	a.Options(resp.LimitOption(&limit, inbox.TimelinePostsMax), resp.TextOption("cursor", func(text []byte) error {
 		if after, hasAfter = parseID(text); !hasAfter {
 			return errBadCursor
 		}
@@ -75,34 +75,34 @@ func listOutbox(a *arguments) {
 func readTimeline(a *arguments) {
 	c, q := a.b.conn, inbox.TimelineQuery{User: a.user(), Limit: inbox.TimelinePostsDefault}
 	var sets []byte // columns of MEMBER, separated by commas
-	a.options(limitOption(&q.Limit, inbox.TimelinePostsMax),
-		textOption("cursor", func(text []byte) error {
+	a.Options(resp.LimitOption(&q.Limit, inbox.TimelinePostsMax),
+		resp.TextOption("cursor", func(text []byte) error {
 			if !q.ParseCursor(text) {
 				return errBadCursor
 			}
 			return nil
 		}),
-		textOption("group", func(name []byte) error {
+		resp.TextOption("group", func(name []byte) error {
 			if q.Group = string(name); !feed.ValidGroupName(name) {
-				return fieldError("group", inbox.GroupRule)
+				return resp.FieldError("group", inbox.GroupRule)
 			}
 			return nil
 		}),
-		textOption("counts", func(name []byte) error {
+		resp.TextOption("counts", func(name []byte) error {
 			if !c.mayRead(string(name)) {
-				return codedError("NOPERM the user may not read the keyspace of the counts")
+				return resp.Error("NOPERM the user may not read the keyspace of the counts")
 			}
 			const problem = "no such keyspace of counters"
 			if q.Counts = a.node().Keyspace(string(name)); q.Counts == nil {
 				return unknown(name, "counts: "+problem)
 			} else if q.Counts.Kind != kinds.Counters {
-				return fieldError("counts", problem)
+				return resp.FieldError("counts", problem)
 			}
 			return nil
 		}),
-		textOption("member", func(columns []byte) error { sets = columns; return nil }))
-	if a.err == nil && sets != nil {
-		a.fail(c.memberOption(&q, sets))
+		resp.TextOption("member", func(columns []byte) error { sets = columns; return nil }))
+	if a.Err == nil && sets != nil {
+		a.Fail(c.memberOption(&q, sets))
 	}
 	planRead(a, nil, feedRows, func(opt *shard.ReadOptions) (*inbox.TimelinePage, error) {
 		var p inbox.TimelinePage
@@ -124,7 +124,7 @@ func readTimeline(a *arguments) {
 func (c *conn) memberOption(q *inbox.TimelineQuery, columns []byte) error {
 	if q.Sets = q.Counts; q.Sets == nil {
 		if !c.mayRead(kinds.KeyspacePosts) {
-			return codedError("NOPERM the user may not read the keyspace of the members")
+			return resp.Error("NOPERM the user may not read the keyspace of the members")
 		}
 		if q.Sets = c.server.node().Keyspace(kinds.KeyspacePosts); q.Sets == nil {
 			return errNoKeyspaces
@@ -136,12 +136,12 @@ func (c *conn) memberOption(q *inbox.TimelineQuery, columns []byte) error {
 		case at < 0 || len(name) == 0:
 			return unknown(name, "member: no such column")
 		case slices.Contains(q.Member, uint8(at)):
-			return fieldError("member", strictjson.GivenTwice)
+			return resp.FieldError("member", strictjson.GivenTwice)
 		}
 		q.Member = append(q.Member, uint8(at))
 	}
 	if sets := len(q.Member) * q.Limit; sets > rowsMax {
-		return fieldError("member", fmt.Sprintf("%d posts of %d columns are more than %d sets", q.Limit, len(q.Member), rowsMax))
+		return resp.FieldError("member", fmt.Sprintf("%d posts of %d columns are more than %d sets", q.Limit, len(q.Member), rowsMax))
 	}
 	return nil
 }
@@ -207,7 +207,7 @@ func changeFeed(do func(n *inbox.Numbers, user uint64, followees []uint64, w *sh
 // the user's followees stay the same.
 func resetFeed(a *arguments) {
 	user, followees := a.user(), []uint64(nil)
-	a.options(a.keyOption(), listOption("followees", inbox.FolloweesMax, 1, func(texts [][]byte) (err error) {
+	a.Options(a.keyOption(), resp.ListOption("followees", inbox.FolloweesMax, 1, func(texts [][]byte) (err error) {
 		followees, err = followeesOf(texts)
 		return err
 	}))
@@ -226,7 +226,7 @@ func writeFeed(a *arguments, user uint64, write func(w *shard.Write) (inbox.Feed
 // each followee.
 func feedUnread(a *arguments) {
 	user, detail := a.user(), false
-	a.options(flagOption("detail", &detail))
+	a.Options(resp.FlagOption("detail", &detail))
 	planRead(a, nil, feedRows,
 		func(opt *shard.ReadOptions) (inbox.Feed, error) { return a.node().unread.Feed(user, opt) },
 		func(dst []byte, f inbox.Feed, resp3 bool) []byte {

@@ -80,25 +80,25 @@ func unreadIncr(c *conn, args [][]byte) {
 // unreadReset parses COLUMNS, or SEEN with a value for each column.
 func unreadReset(a *arguments) {
 	b := a.b
-	k, err := b.unreadRow(a.next())
-	a.fail(err)
+	k, err := b.unreadRow(a.Next())
+	a.Fail(err)
 	cells, columns, seen := make([]engine.Cell, 0, 2*engine.ColumnsMax), false, false
-	a.options(
-		listOption("columns", engine.ColumnsMax, 1, func(names [][]byte) (err error) {
+	a.Options(
+		resp.ListOption("columns", engine.ColumnsMax, 1, func(names [][]byte) (err error) {
 			columns = true
 			cells, err = k.resetCells(cells, names, 1)
 			return err
 		}),
-		listOption("seen", engine.ColumnsMax, 2, func(pairs [][]byte) (err error) {
+		resp.ListOption("seen", engine.ColumnsMax, 2, func(pairs [][]byte) (err error) {
 			seen = true
 			cells, err = k.resetCells(cells, pairs, 2)
 			return err
 		}),
 		a.keyOption())
 	if columns == seen {
-		a.fail(fieldError("seen", "a reset takes either COLUMNS or SEEN"))
+		a.Fail(resp.FieldError("seen", "a reset takes either COLUMNS or SEEN"))
 	}
-	if b.failed(a.err) {
+	if b.failed(a.Err) {
 		return
 	}
 	ops, _ := inbox.ResetOps(k.id, cells, columns)
@@ -112,7 +112,7 @@ func unreadReset(a *arguments) {
 // resetCells parses columns, each at most once. If width is 2, the seen value follows each column.
 func (k key) resetCells(cells []engine.Cell, words [][]byte, width int) ([]engine.Cell, error) {
 	if len(words) == 0 {
-		return nil, fieldError("columns", "at least one column is needed")
+		return nil, resp.FieldError("columns", "at least one column is needed")
 	}
 	given := uint64(0) // bits by column index; engine.ColumnsMax is 64
 	for i := 0; i < len(words); i += width {
@@ -121,12 +121,12 @@ func (k key) resetCells(cells []engine.Cell, words [][]byte, width int) ([]engin
 			return nil, err
 		}
 		if given&(1<<column) != 0 {
-			return nil, fieldError(k.table.ks.Columns[column], strictjson.GivenTwice)
+			return nil, resp.FieldError(k.table.ks.Columns[column], strictjson.GivenTwice)
 		}
 		given |= 1 << column
 		cell := engine.Cell{Column: uint8(column)}
 		if width > 1 {
-			if cell.Value, err = numberOf(fmt.Sprintf("seen.%s", k.table.ks.Columns[column]), words[i+1]); err != nil {
+			if cell.Value, err = resp.NumberOf(fmt.Sprintf("seen.%s", k.table.ks.Columns[column]), words[i+1]); err != nil {
 				return nil, err
 			}
 		}
@@ -167,21 +167,21 @@ func appendReset(dst []byte, cells []cell, resp3 bool) []byte {
 func countUp(field string, do func(*inbox.Numbers, string, *shard.Write) (int64, error)) func(*arguments) {
 	return func(a *arguments) {
 		name := a.name(field)
-		a.options(a.keyOption())
+		a.Options(a.keyOption())
 		planWrite(a, subject{name: name}, 1, func(w *shard.Write) (int64, error) { return do(a.node().unread, name, w) }, appendInt)
 	}
 }
 
 func retract(a *arguments) {
-	name, seq := a.name("channel"), a.number("seq")
-	a.options(a.keyOption())
+	name, seq := a.name("channel"), a.Number("seq")
+	a.Options(a.keyOption())
 	planWrite(a, subject{name: name}, 1, func(w *shard.Write) (int64, error) { return seq, a.node().unread.Retract(name, seq, w) }, appendInt)
 }
 
 func notices(a *arguments) {
 	name, user := a.name("channel"), a.user()
 	var behind *int64
-	a.options(numberOption("since", &behind))
+	a.Options(resp.NumberOption("since", &behind))
 	since := inbox.Stand{Known: behind != nil}
 	if since.Known {
 		since.Behind = *behind
@@ -194,7 +194,7 @@ func notices(a *arguments) {
 func readNotices(a *arguments) {
 	name, user := a.name("channel"), a.user()
 	var upTo, since *int64
-	a.options(numberOption("upto", &upTo), numberOption("since", &since), a.keyOption())
+	a.Options(resp.NumberOption("upto", &upTo), resp.NumberOption("since", &since), a.keyOption())
 	planWrite(a, subject{ofUser, user, name}, 1, func(w *shard.Write) (inbox.Notices, error) {
 		return a.node().unread.ReadNotices(name, user, upTo, since, w)
 	}, appendNotices)
@@ -214,14 +214,14 @@ func appendNotices(dst []byte, n inbox.Notices, resp3 bool) []byte {
 
 func setDot(a *arguments) {
 	name, newUsers := a.name("dot"), ""
-	a.options(a.keyOption(), textOption("newusers", func(text []byte) error {
+	a.Options(a.keyOption(), resp.TextOption("newusers", func(text []byte) error {
 		if newUsers = string(text); newUsers != "0" && newUsers != "1" {
-			return fieldError("newusers", "neither 0 nor 1")
+			return resp.FieldError("newusers", "neither 0 nor 1")
 		}
 		return nil
 	}))
 	if newUsers == "" {
-		a.fail(fieldError("newusers", "missing"))
+		a.Fail(resp.FieldError("newusers", "missing"))
 	}
 	planWrite(a, subject{name: name}, 1, func(w *shard.Write) (int64, error) { return a.node().unread.SetDot(name, newUsers == "1", w) }, appendInt)
 }
@@ -233,7 +233,7 @@ func showDot(a *arguments) {
 
 func clearDot(a *arguments) {
 	name, user := a.name("dot"), a.user()
-	a.options(a.keyOption())
+	a.Options(a.keyOption())
 	planWrite(a, subject{ofUser, user, name}, 1, func(w *shard.Write) (bool, error) { return a.node().unread.ClearDot(name, user, w) }, appendTruth)
 }
 
