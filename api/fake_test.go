@@ -275,7 +275,7 @@ func (n *fakeNode) DropColumn(_ context.Context, name, column string) (*shard.Ke
 	if number < 0 {
 		return nil, errs.ErrUnknownColumn
 	}
-	if len(old.Names()) == 1 {
+	if len(old.ColumnNames()) == 1 {
 		return nil, &catalog.RefusedError{Reason: fmt.Sprintf("%s is the last column of keyspace %s", column, name)}
 	}
 	changed := *old

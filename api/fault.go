@@ -204,7 +204,7 @@ const bodyOfOps = `; the body is {"ops":[…]}`
 
 // noColumnOf returns the problem of a column name that a keyspace does not have.
 func noColumnOf(ks *shard.Keyspace) string {
-	return noColumn + "; " + ks.Name + " has " + operate.Listed(ks.Names())
+	return noColumn + "; " + ks.Name + " has " + operate.Listed(ks.ColumnNames())
 }
 
 // withKeyspaces returns a copy of the fault of an unknown keyspace. The message of the copy lists

@@ -128,7 +128,7 @@ func (n *Numbers) pollCounts(p *Poll, s *scratch, opt *shard.ReadOptions) error 
 	if err != nil {
 		return err
 	}
-	p.Columns = ks.Names()
+	p.Columns = ks.ColumnNames()
 	p.Counts = resized(p.Counts, len(p.Users)*len(ks.Columns))
 	s.counts = rows.Query{Width: len(ks.Columns), Rows: p.Counts}
 	if err := n.node.Read(ks, &s.counts, p.Users, opt); err != nil {

@@ -71,7 +71,7 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 		return nil, fmt.Errorf("%w: %w: %s", errs.ErrNoLeader, errs.ErrRefused, r.Refused)
 	}
 	sameShards := (anyShards || len(r.Keyspace.Groups) == k.Shards) && (k.Sharding == "" || r.Keyspace.Sharding == want.Sharding)
-	sameColumns := slices.Equal(r.Keyspace.Names(), k.Columns) && column.Equal(r.Keyspace.Settings, k.Settings)
+	sameColumns := slices.Equal(r.Keyspace.ColumnNames(), k.Columns) && column.Equal(r.Keyspace.Settings, k.Settings)
 	if r.Exists && (r.Keyspace.Kind != kinds.Created || !sameShards || !sameColumns) {
 		return nil, errs.ErrKeyspaceExists
 	}

@@ -40,11 +40,18 @@ type Keyspace struct {
 	// Warning describes a problem of the chosen number of shards. Only CreateKeyspace sets it.
 	Warning string `json:"warning,omitempty"`
 
+	// IDs is IDsText if ids are texts, and "" if they are numbers.
+	IDs   string `json:"ids,omitempty"`
+	Names string `json:"-"` // the keyspace that gives texts their numbers; "" if ids are numbers
+
 	ByNumber   *raftfsm.Settings `json:"-"` // the settings of columns
 	FirstGroup uint32            `json:"-"` // group of shard 0; a later keyspace of the same name has another one
 	Groups     []uint32          `json:"-"` // groups of the shards, in order
 	Divisor    int               `json:"-"` // number of shards at the creation; 0 means Shards
 }
+
+// IDsText is the value of Keyspace.IDs for texts.
+const IDsText = "text"
 
 // keyspaceOf converts the catalog's description of a keyspace.
 func keyspaceOf(k *catalog.Keyspace) *Keyspace {
@@ -63,8 +70,8 @@ func keyspaceOf(k *catalog.Keyspace) *Keyspace {
 	return known
 }
 
-// Names returns the columns that were not dropped, in the order of their numbers.
-func (k *Keyspace) Names() []string {
+// ColumnNames returns the columns that were not dropped, in the order of their numbers.
+func (k *Keyspace) ColumnNames() []string {
 	if len(k.Dropped) == 0 {
 		return k.Columns
 	}
@@ -81,7 +88,7 @@ func (k *Keyspace) Same(other *Keyspace) bool {
 func (k *Keyspace) MarshalJSON() ([]byte, error) {
 	type plain Keyspace
 	shown := plain(*k)
-	shown.Columns = k.Names()
+	shown.Columns = k.ColumnNames()
 	return json.Marshal(&shown)
 }
 

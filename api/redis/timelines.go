@@ -165,7 +165,7 @@ func appendTimeline(dst []byte, q *inbox.TimelineQuery, p *inbox.TimelinePage, r
 		dst = resp.AppendBulkUint(resp.AppendBulk(dst, "author"), post.Author)
 		if q.Counts != nil {
 			width := len(q.Counts.Columns)
-			dst = resp.AppendMap(resp.AppendBulk(dst, "counts"), len(q.Counts.Names()), resp3)
+			dst = resp.AppendMap(resp.AppendBulk(dst, "counts"), len(q.Counts.ColumnNames()), resp3)
 			for column, name := range q.Counts.Columns {
 				if name != "" {
 					dst = resp.AppendInt(resp.AppendBulk(dst, name), p.Counts[i*width+column])

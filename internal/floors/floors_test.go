@@ -117,6 +117,13 @@ const rule = `
 		raftfsm/codec
 		raftfsm/dedup
 		raftfsm/spill
+	raftfsm/names:
+		engine
+		internal/wire
+		raftfsm
+		raftfsm/codec
+		raftfsm/dedup
+		raftfsm/spill
 	# The list of all kinds.
 	raftfsm/kinds:
 		client/column
@@ -262,6 +269,12 @@ const rule = `
 		shard
 		shard/errs
 		shard/tiering
+	# Text ids, as numbers.
+	names:
+		raftfsm
+		raftfsm/names
+		shard
+		shard/errs
 	# Documents that the server hands out.
 	docs:
 	# The cluster as operators see and change it, and the rows of a snapshot into a shard, through its log.
@@ -490,7 +503,9 @@ const rule = `
 		raftfsm
 		raftfsm/catalog
 		raftfsm/counters
+		raftfsm/names
 		raftfsm/unread
+		shard
 	source/sink/sinktest: source/sink
 	source/brokertest:
 		internal/must

@@ -75,7 +75,7 @@ func (v *View) checkGroups() error {
 		if err := k.Check(k.Columns); err != nil {
 			return fmt.Errorf("keyspace %q: %w", k.Name, err)
 		}
-		if len(k.Names()) == 0 && len(k.Columns) > 0 {
+		if len(k.ColumnNames()) == 0 && len(k.Columns) > 0 {
 			return fmt.Errorf("keyspace %q has dropped all its columns, %d", k.Name, len(k.Columns))
 		}
 	}

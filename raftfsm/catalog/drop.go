@@ -31,7 +31,7 @@ func (v *View) Dropped(group uint32) bool {
 }
 
 // Names returns the names of the columns that exist.
-func (k *Keyspace) Names() []string {
+func (k *Keyspace) ColumnNames() []string {
 	return slices.DeleteFunc(slices.Clone(k.Columns), func(c string) bool { return c == "" })
 }
 
@@ -72,7 +72,7 @@ func (c *DropColumnEntry) apply(v *View) (Result, bool) {
 	switch {
 	case !exists || k.FirstGroup() != c.FirstGroup || c.Column == "" || !k.hasColumn(c.Number, c.Column):
 		return Result{Missing: true}, false
-	case len(k.Names()) == 1:
+	case len(k.ColumnNames()) == 1:
 		return refused("%s is the last column of keyspace %s", c.Column, k.Name)
 	}
 	k.Columns = slices.Clone(k.Columns)

@@ -11,6 +11,7 @@ const (
 	KindUnread   Kind = 3 // counters and cursors of users
 	KindFeed     Kind = 4 // followees of users, and how many posts of each the user has seen
 	KindBoard    Kind = 5 // notices and dots that all users share
+	KindNames    Kind = 6 // the number of each text id
 
 	KindCatalog Kind = 2
 	KindTest    Kind = 255 // only for tests
@@ -20,7 +21,7 @@ const (
 var kindNames = [...]struct {
 	name string
 	kind Kind
-}{{"counters", KindCounters}, {"unread", KindUnread}, {"feed", KindFeed}, {"board", KindBoard}, {"test", KindTest}}
+}{{"counters", KindCounters}, {"unread", KindUnread}, {"feed", KindFeed}, {"board", KindBoard}, {"names", KindNames}, {"test", KindTest}}
 
 // KindOf returns the kind with a name from the catalog. It returns false if this program does not
 // know the kind.

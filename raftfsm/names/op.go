@@ -1,0 +1,131 @@
+package names
+
+import (
+	"encoding/binary"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/wire"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+)
+
+const (
+	// BytesMax bounds the bytes of a text.
+	BytesMax = 128
+	// NumberMax is the highest number. A number of 4 bytes keeps the index of texts small.
+	NumberMax = 1<<32 - 1
+)
+
+// Valid reports whether a text may be an id: valid UTF-8 of 1 to BytesMax bytes.
+func Valid[T string | []byte](text T) bool {
+	if len(text) < 1 || len(text) > BytesMax {
+		return false
+	}
+	return utf8.ValidString(string(text))
+}
+
+// OpKind is the number of an op in a log entry.
+type OpKind uint8
+
+// Ops on names. The result row contains the number of the text after the op; for Erase, the number
+// that the text had; 0 for none.
+const (
+	// Assign gives a text the next number, unless it has a number.
+	Assign OpKind = 64
+	// Erase removes a text. No other text ever gets its number.
+	Erase OpKind = 65
+	// Put gives a text a certain number, and all numbers up to it count as used. Without a text, it only
+	// does the latter. It is refused if the text has another number, or the number another text. Only a
+	// restore uses Put.
+	Put OpKind = 66
+)
+
+// opNames is read only.
+var opNames = [...]string{Assign: "assign", Erase: "erase", Put: "put name"}
+
+func (k OpKind) String() string { return fmt.Sprintf("op %d (%s)", uint8(k), opNames[k]) }
+
+// Refusal is the reason for which the shard refused an op: the column of the op's engine.Overflow.
+type Refusal = uint8
+
+// The refusals.
+const (
+	RefusedFull  Refusal = 0 // NumberMax was given
+	RefusedTaken Refusal = 1 // the text of a Put has another number, or the number another text
+)
+
+// Op is one op on a text. In an entry:
+//
+//	kind (1) | length of text (1) | text | number (uvarint), for Put
+type Op struct {
+	Kind   OpKind
+	Text   string
+	Number uint64 // only for Put
+}
+
+func (op *Op) check() error {
+	fits := false
+	switch op.Kind {
+	case Assign, Erase:
+		fits = Valid(op.Text) && op.Number == 0
+	case Put:
+		fits = (op.Text == "" || Valid(op.Text)) && op.Number >= 1 && op.Number <= NumberMax
+	}
+	if !fits {
+		return fmt.Errorf("a names op of kind %d on %q and number %d has no form in a log entry", op.Kind, op.Text, op.Number)
+	}
+	return nil
+}
+
+func (op *Op) appendTo(dst []byte) []byte {
+	dst = append(append(dst, byte(op.Kind), byte(len(op.Text))), op.Text...)
+	if op.Kind == Put {
+		dst = binary.AppendUvarint(dst, op.Number)
+	}
+	return dst
+}
+
+// parseOp decodes the first op of p, and returns the bytes after it.
+func parseOp(p []byte) (op Op, rest []byte, err error) {
+	if k := OpKind(p[0]); k < Assign || k > Put {
+		return op, nil, raftfsm.ErrOp(p, codec.KindNames)
+	}
+	r := wire.Reader{Rest: p[1:]}
+	op = Op{Kind: OpKind(p[0]), Text: string(r.Take(uint64(r.Byte())))}
+	if op.Kind == Put {
+		op.Number = r.Uint()
+	}
+	if err = r.Err; err == nil {
+		err = op.check()
+	}
+	if err != nil {
+		return op, nil, fmt.Errorf("%w: %s: %w", codec.ErrEntry, op.Kind, err)
+	}
+	return op, r.Rest, nil
+}
+
+// Ops are ops on names. They implement raftfsm.Ops.
+type Ops []Op
+
+func (o Ops) Len() int { return len(o) }
+
+// ID implements raftfsm.Ops. A shard of names is the only one of its keyspace.
+func (o Ops) ID(int) uint64 { return 0 }
+
+func (o Ops) Fits(kind codec.Kind, _ int) error { return raftfsm.FitsOnly(codec.KindNames, kind) }
+
+func (o Ops) Refusable(int, []int64, *raftfsm.Settings) (engine.Overflow, bool) {
+	return engine.Overflow{}, true
+}
+
+// See calls Body with the key 0, which has no body: the proposer does not know which blocks Apply needs.
+func (o Ops) See(v raftfsm.Visitor, _ uint64, op int) error { return v.Body(0, &o[op]) }
+
+func (o Ops) AppendTo(w *raftfsm.RequestWriter, _ uint64, op int) {
+	if err := o[op].check(); err != nil {
+		panic(err.Error())
+	}
+	w.Put(o[op].appendTo(w.Buffer()), false)
+}
