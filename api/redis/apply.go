@@ -23,9 +23,8 @@ func (t *table) read(c *conn, deadline time.Time) {
 	if err == nil {
 		return
 	}
-	t.unread = make([]error, len(t.ids))
 	for i, id := range t.ids {
-		t.unread[i] = readErrorOf(err, id)
+		t.got(i, id, readErrorOf(err, id))
 	}
 }
 
@@ -85,11 +84,15 @@ func (t *table) apply(c *conn, deadline time.Time) {
 	t.counts = slices.Grow(t.counts[:0], len(t.ops)*t.width())[:len(t.ops)*t.width()]
 	for from := 0; from < len(t.units); {
 		to := from + 1
-		if t.units[from].id.Exists() {
+		if err := t.lost(from); err != nil {
+			for op := t.units[from].first; op < t.end(from); op++ {
+				t.fail(op, err)
+			}
+		} else if t.units[from].id.Exists() {
 			to = t.wave(from)
 			t.applyOnce(c, from, to, deadline)
 		} else {
-			for to < len(t.units) && !t.units[to].id.Exists() {
+			for to < len(t.units) && !t.units[to].id.Exists() && t.lost(to) == nil {
 				to++
 			}
 			t.applyPlain(c, from, to, deadline)
@@ -102,7 +105,7 @@ func (t *table) apply(c *conn, deadline time.Time) {
 // concurrently. All units of the range have identities, and no two share an id or a key.
 func (t *table) wave(start int) (end int) {
 	seen, used := map[uint64]int{}, keys{}
-	for end = start; end < len(t.units) && end-start < gate.WaveMax && t.units[end].id.Exists() && used.add(&t.units[end].id); end++ {
+	for end = start; end < len(t.units) && end-start < gate.WaveMax && t.units[end].id.Exists() && t.lost(end) == nil && used.add(&t.units[end].id); end++ {
 		for i := t.units[end].first; i < t.end(end); i++ {
 			if unit, ok := seen[t.ops[i].ID]; ok && unit != end {
 				return end
@@ -228,15 +231,6 @@ func (t *table) wrote(w *shard.Write) {
 		})
 	}
 	t.written.add(&token)
-}
-
-func (t *table) fail(op int, err error) {
-	if t.failed == nil {
-		t.failed = make([]error, len(t.ops))
-	}
-	if t.failed[op] == nil {
-		t.failed[op] = err
-	}
 }
 
 // applyWithoutNewRows retries the units that were refused for lack of memory, except the units

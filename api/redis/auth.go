@@ -96,35 +96,24 @@ func errOverLimit(caller *auth.Caller, over auth.Limit) string {
 // ops returns the number of ops of a write with n arguments.
 func (cmd *command) ops(n int) int {
 	if cmd.group == groupSet {
-		return n - cmd.keys.last - 1 // the number of members
+		return n - cmd.keys.Last - 1 // the number of members
 	}
-	return cmd.keys.count(n)
-}
-
-// count returns the number of keys among n arguments.
-func (k keySpec) count(n int) int {
-	switch {
-	case k.step == 0:
-		return 0
-	case k.last < 0:
-		return (n - k.first) / k.step
-	}
-	return (k.last-k.first)/k.step + 1
+	return cmd.keys.Count(n)
 }
 
 // allowed reports whether a caller may run a command on all keyspaces that the command names.
-func allowed(caller *auth.Caller, need *auth.Need, keys keySpec, args [][]byte) bool {
+func allowed(caller *auth.Caller, need *auth.Need, keys resp.Keys, args [][]byte) bool {
 	if !caller.Allows(need, nil) {
 		return false
 	}
-	if need.In != auth.InBody || keys.step == 0 {
+	if need.In != auth.InBody || keys.Step == 0 {
 		return true
 	}
-	last := min(keys.last, len(args)-1)
+	last := min(keys.Last, len(args)-1)
 	if last < 0 {
 		last = len(args) - 1
 	}
-	for i := keys.first; i <= last; i += keys.step {
+	for i := keys.First; i <= last; i += keys.Step {
 		// A text without a colon is not a key. The command itself refuses it.
 		if keyspace, _, ok := bytes.Cut(args[i], []byte(":")); ok && !caller.May(need.Access, keyspace) {
 			return false

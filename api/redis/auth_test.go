@@ -307,7 +307,7 @@ func TestNobodyTakesNoSharedMemory(t *testing.T) {
 			}
 		}
 	}()
-	until(t, "it is closed", func() bool { return counted(s.metrics.outputFull) == 1 })
+	until(t, "it is closed", func() bool { return counted(s.metrics.OutputFull) == 1 })
 	if used := s.shared.Memory.Used(); used != 0 {
 		t.Errorf("replies to nobody took %d bytes", used)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/kinds"
 )
@@ -50,6 +51,9 @@ type batch struct {
 
 	keyed map[[16]byte]*table // idempotency key → table of the ops with this key
 
+	texts names.Request // ids of the planned commands whose numbers were not in memory
+	late  []late
+
 	until   time.Time // deadline of the planned commands; zero if not set yet
 	missed  bool      // the command being planned has a name that this node does not know
 	looked  bool      // unknown names were looked up; that happens once for all commands that have arrived
@@ -59,6 +63,16 @@ type batch struct {
 	parsed arguments // of the command
 	keys   []key     // keys of the command; all are parsed before the command is planned
 	values []int64   // values of the command; parsed like keys
+}
+
+// late is a part of the plan that needs the number of a text id. The plan has 0 in place of the number
+// of a text that is not in memory. Before the batch is executed, flush looks up all these numbers
+// together, and gives numbers to the texts of writes that have none. So a pipeline with new texts costs
+// one more log entry, and a command that is refused costs none.
+type late struct {
+	text  *names.Text
+	write bool // it is part of a write
+	set   func(number uint64, err error)
 }
 
 // reply describes the reply of a command.
@@ -149,7 +163,7 @@ func (b *batch) known(appendReply func(dst []byte) []byte) {
 
 // fail plans an error as the reply.
 func (b *batch) fail(text string) {
-	b.conn.server.metrics.failed(text)
+	b.conn.server.metrics.Failed(text)
 	b.known(func(dst []byte) []byte { return resp.AppendError(dst, text) })
 }
 
@@ -194,6 +208,12 @@ func (b *batch) appendFailure(dst []byte, err error) []byte {
 	if !foreseen {
 		b.conn.server.limited.Error("a Redis command failed", "err", err)
 	}
-	b.conn.server.metrics.failed(text)
+	b.conn.server.metrics.Failed(text)
 	return resp.AppendError(dst, text)
+}
+
+// await registers a part of the plan that needs the number of a text. flush passes the number, or the
+// reason why it is unknown, to set.
+func (b *batch) await(text *names.Text, write bool, set func(number uint64, err error)) {
+	b.late = append(b.late, late{text, write, set})
 }

@@ -32,6 +32,7 @@ type call struct {
 	table *table                             // only for a read of sets: the table of their keyspace
 	write func(w *shard.Write) error         // for a write
 	about subject                            // for a write
+	who   *uint64                            // the id of about, which is known when the plan is executed; nil for ofAll
 	id    dedup.RequestID                    // only for a write that must be applied only once
 	err   error
 	reply func(dst []byte, resp3 bool) []byte // appends the reply if err is nil
@@ -42,7 +43,7 @@ type call struct {
 // position in a channel depends on the channel.
 type subject struct {
 	kind subjectKind
-	id   uint64 // id of the user or author; 0 for ofAll
+	id   uint64 // id of the user or author, set before the writes run; 0 for ofAll
 	name string // name of the channel or dot; "" for a feed or an outbox
 }
 
@@ -93,7 +94,10 @@ type pollCall struct {
 }
 
 // polled has the index of a poll in calls.polls, and the index of one of the poll's users.
-type polled struct{ poll, user int }
+type polled struct {
+	poll, user int
+	err        error // why the user's number is unknown
+}
 
 // planRead plans a call that reads about as many rows as the parameter rows. For a read of sets,
 // setsOf is the table of their keyspace; otherwise it is nil. If an argument has a fault, the fault
@@ -109,13 +113,17 @@ func planRead[R any](a *arguments, setsOf *table, rows int, read func(opt *shard
 		read:  func(opt *shard.ReadOptions) (err error) { r, err = read(opt); return err },
 		reply: func(dst []byte, resp3 bool) []byte { return answer(dst, r, resp3) },
 	})
-	b.plan((*batch).appendRead, len(b.calls.reads)-1, 0)
+	at := len(b.calls.reads) - 1
+	if len(a.late) > 0 {
+		a.await(false, func() *call { return &b.calls.reads[at] })
+	}
+	b.plan((*batch).appendRead, at, 0)
 	b.pending += rows
 }
 
-// planWrite plans a call that changes a subject. rows is the approximate number of rows that it
+// planWrite plans a call that changes a subject, whose id is *who unless who is nil. rows is the approximate number of rows that it
 // reads. If an argument has a fault, the fault becomes the reply.
-func planWrite[R any](a *arguments, about subject, rows int, write func(w *shard.Write) (R, error), answer func(dst []byte, r R, resp3 bool) []byte) {
+func planWrite[R any](a *arguments, about subject, who *uint64, rows int, write func(w *shard.Write) (R, error), answer func(dst []byte, r R, resp3 bool) []byte) {
 	b := a.b
 	if b.failed(a.Err) {
 		return
@@ -124,9 +132,14 @@ func planWrite[R any](a *arguments, about subject, rows int, write func(w *shard
 	b.calls.writes = append(b.calls.writes, call{
 		id:    b.id,
 		about: about,
+		who:   who,
 		write: func(w *shard.Write) (err error) { r, err = write(w); return err },
 		reply: func(dst []byte, resp3 bool) []byte { return answer(dst, r, resp3) },
 	})
-	b.plan((*batch).appendWrite, len(b.calls.writes)-1, 0)
+	at := len(b.calls.writes) - 1
+	if len(a.late) > 0 {
+		a.await(true, func() *call { return &b.calls.writes[at] })
+	}
+	b.plan((*batch).appendWrite, at, 0)
 	b.pending += rows
 }

@@ -28,7 +28,7 @@ type spec struct {
 	name   string // in lower case
 	arity  int    // number of arguments including the name; if negative, the minimum
 	traits traits
-	keys   keySpec
+	keys   resp.Keys
 	need   auth.Need // a command without a need is refused
 	group  string    // as in COMMAND DOCS
 	does   string
@@ -42,14 +42,11 @@ type command struct {
 	calls prometheus.Counter // set by New
 }
 
-// keySpec is the position of a command's keys, in the format of COMMAND INFO.
-type keySpec struct{ first, last, step int }
-
 var (
-	noKeys   = keySpec{}
-	oneKey   = keySpec{1, 1, 1}
-	manyKeys = keySpec{1, -1, 1}
-	pairs    = keySpec{1, -1, 2}
+	noKeys   = resp.Keys{}
+	oneKey   = resp.Keys{First: 1, Last: 1, Step: 1}
+	manyKeys = resp.Keys{First: 1, Last: -1, Step: 1}
+	pairs    = resp.Keys{First: 1, Last: -1, Step: 2}
 )
 
 // commandTable holds the commands by name.

@@ -74,16 +74,10 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("config: no Logger")
 	}
 	c.Timeout = cmp.Or(c.Timeout, 5*time.Second)
-	c.ArriveTimeout = cmp.Or(c.ArriveTimeout, 30*time.Second)
-	c.IdleTimeout = cmp.Or(c.IdleTimeout, time.Hour)
-	c.WriteTimeout = cmp.Or(c.WriteTimeout, 10*time.Second)
+	c.SetDefaults()
 	if least := min(c.Timeout, c.ArriveTimeout, c.IdleTimeout, c.WriteTimeout); least < 0 {
 		return c, fmt.Errorf("config: a timeout is %s", least)
 	}
-	c.CommandBytesMax = cmp.Or(c.CommandBytesMax, 1<<20)
-	c.BulkBytesMax = cmp.Or(c.BulkBytesMax, 64<<10)
-	c.ArgsMax = cmp.Or(c.ArgsMax, 20_001)
-	c.OutputBytesMax = cmp.Or(c.OutputBytesMax, 16<<20)
 	c.LargeBytesMax = cmp.Or(c.LargeBytesMax, 256<<20)
 	c.ConnsMax = cmp.Or(c.ConnsMax, 8192)
 	if c.CommandBytesMax < resp.CommandBytesMin {

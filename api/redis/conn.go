@@ -6,6 +6,7 @@ import (
 
 	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/auth"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // conn is one connection. Only its goroutine may use its fields, except where noted.
@@ -25,7 +26,7 @@ type conn struct {
 	out   resp.Output
 	batch *batch // nil unless commands are being executed
 	multi transaction
-	once  session
+	once  dedup.Session
 
 	last     *command // the last command that was found, and its name as the client wrote it
 	lastName []byte
@@ -47,7 +48,7 @@ func (c *conn) unknown() bool {
 
 // refuse replies with an error at once. No planned command may be pending.
 func (c *conn) refuse(text string) {
-	c.server.metrics.failed(text)
+	c.server.metrics.Failed(text)
 	c.out.Buf = resp.AppendError(c.out.Buf, text)
 }
 
@@ -82,23 +83,6 @@ type transaction struct {
 type queuedCommand struct {
 	command *command
 	args    [][]byte
-}
-
-// session gives each later write an identity, so that a repeat of the write has no effect. Write n
-// of session seq has the number seq*64 + n mod 64 in the stream
-//
-//	name 00 n/64 (2 bytes, big endian)
-//
-// A shard remembers 64 numbers of each stream, so a session of any length can be repeated, even if
-// the network splits the pipeline differently. The zero session assigns no numbers.
-type session struct {
-	name   []byte
-	stream []byte // name of the current block's stream; each block allocates a new one
-	seq    uint64
-	writes uint64
-	// unsure is set after an unknown command. Another node's program may know the command and count
-	// it as a write. Then the numbers of later writes would differ between nodes.
-	unsure bool
 }
 
 // ok replies OK at once.

@@ -127,7 +127,7 @@ func TestTooManyConnections(t *testing.T) {
 	a.conn.Close()
 	until(t, "the first has left", func() bool { return s.listener.Open() == 1 })
 	dial(t, s).want("PING", "+PONG")
-	if n := counted(s.metrics.connsRefused); n != 1 {
+	if n := counted(s.metrics.ConnsRefused); n != 1 {
 		t.Errorf("%v refusals are counted", n)
 	}
 }
@@ -155,7 +155,7 @@ func TestTimeouts(t *testing.T) {
 	if _, err := slow.in.ReadByte(); err == nil {
 		t.Error("a command that never ends is answered")
 	}
-	if n := counted(s.metrics.timeouts); n != 2 {
+	if n := counted(s.metrics.Timeouts); n != 2 {
 		t.Errorf("%v timeouts are counted", n)
 	}
 }
@@ -176,7 +176,7 @@ func TestEndlessPipeline(t *testing.T) {
 		}
 		time.Sleep(arrive / 50)
 	}
-	if n := counted(s.metrics.timeouts); n != 0 {
+	if n := counted(s.metrics.Timeouts); n != 0 {
 		t.Errorf("%v timeouts are counted", n)
 	}
 }
@@ -216,14 +216,14 @@ func TestPanics(t *testing.T) {
 	if _, err := c.in.ReadByte(); err == nil {
 		t.Error("it is answered")
 	}
-	until(t, "it is counted", func() bool { return counted(s.metrics.panics) == 1 })
+	until(t, "it is counted", func() bool { return counted(s.metrics.Panics) == 1 })
 	delete(n.tables, "unread")
 	c = dial(t, s)
 	c.send("COUNTD.POLL 1", "COUNTD.POLL 1 DOTS 1 shop") // polls for different names run concurrently
 	if _, err := c.in.ReadByte(); err == nil {
 		t.Error("polls are answered")
 	}
-	until(t, "that is counted", func() bool { return counted(s.metrics.panics) == 2 })
+	until(t, "that is counted", func() bool { return counted(s.metrics.Panics) == 2 })
 	dial(t, s).want("GET posts:1:like", "null")
 }
 

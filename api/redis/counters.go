@@ -80,7 +80,7 @@ func (b *batch) add(text []byte, delta int64) {
 		return
 	}
 	from := len(b.cells)
-	b.wrote(k, b.op(k.table, k.id, engine.OpAdd, k.cellOf(delta)))
+	b.wrote(k, b.op(k, engine.OpAdd, k.cellOf(delta)))
 	b.answer(appendCount, from)
 }
 
@@ -144,10 +144,10 @@ func (b *batch) replace(text, value []byte, answerOld bool) {
 	}
 	from, form := len(b.cells), appendCells(appendOK)
 	if answerOld {
-		b.wrote(k, b.before(k.table, k.id))
+		b.wrote(k, b.before(k))
 		form = appendString
 	}
-	op := b.op(k.table, k.id, engine.OpSet, k.cellOf(n))
+	op := b.op(k, engine.OpSet, k.cellOf(n))
 	if !answerOld {
 		b.wrote(k, op)
 	}
@@ -166,7 +166,7 @@ func mset(c *conn, args [][]byte) {
 	}
 	from := len(b.cells)
 	for i, k := range keys {
-		b.wrote(k, b.op(k.table, k.id, engine.OpSet, k.cellOf(values[i])))
+		b.wrote(k, b.op(k, engine.OpSet, k.cellOf(values[i])))
 	}
 	b.answer(appendOK, from)
 }
@@ -180,7 +180,7 @@ func (b *batch) fields(text []byte, names [][]byte, step int) (key, []key, error
 	}
 	keys, err := b.readKeys(names, step, func(_ *batch, name []byte) (key, error) {
 		column, err := k.table.field(name)
-		return key{table: k.table, id: k.id, column: column, set: false}, err
+		return key{table: k.table, id: k.id, late: k.late, column: column, set: false}, err
 	})
 	return k, keys, err
 }
@@ -238,7 +238,7 @@ func hincrby(c *conn, args [][]byte) {
 		return
 	}
 	from := len(b.cells)
-	b.wrote(keys[0], b.op(keys[0].table, keys[0].id, engine.OpAdd, keys[0].cellOf(delta)))
+	b.wrote(keys[0], b.op(keys[0], engine.OpAdd, keys[0].cellOf(delta)))
 	b.answer(appendCount, from)
 }
 
@@ -272,7 +272,7 @@ func hdel(c *conn, args [][]byte) {
 func (b *batch) setFields(row key, keys []key, values []int64, form appendCells) {
 	var cells [engine.ColumnsMax]engine.Cell
 	from, n := len(b.cells), 0
-	before := b.before(row.table, row.id)
+	before := b.before(row)
 	for i, k := range keys {
 		at := slices.IndexFunc(cells[:n], func(c engine.Cell) bool { return int(c.Column) == k.column })
 		if at < 0 {
@@ -282,7 +282,7 @@ func (b *batch) setFields(row key, keys []key, values []int64, form appendCells)
 		}
 		cells[at] = k.cellOf(values[i])
 	}
-	b.op(row.table, row.id, engine.OpSet, cells[:n]...)
+	b.op(row, engine.OpSet, cells[:n]...)
 	b.answer(form, from)
 }
 
@@ -330,7 +330,7 @@ func countdIncr(c *conn, args [][]byte) {
 func (b *batch) addAll(keys []key, values []int64) {
 	from := len(b.cells)
 	for i, k := range keys {
-		b.wrote(k, b.op(k.table, k.id, engine.OpAdd, k.cellOf(values[i])))
+		b.wrote(k, b.op(k, engine.OpAdd, k.cellOf(values[i])))
 	}
 	b.plan((*batch).appendCounts, from, len(b.cells))
 }

@@ -27,7 +27,8 @@ type fakeNode struct {
 	tables    map[string]*engine.Table
 	tokens    map[string]uint64 // number of the last write to each keyspace
 
-	sets apitest.NodeSets
+	sets  apitest.NodeSets
+	names apitest.NodeNames
 
 	elsewhere []*shard.Keyspace // keyspaces that another node created, which Keyspaces returns only after CatchUp
 
@@ -40,6 +41,8 @@ type fakeNode struct {
 		opt      shard.ReadOptions // the options of the last Get
 		catchErr error
 		known    []*shard.Keyspace // the keyspaces that CatchUp has added
+		namesErr func(space string, write bool) error
+		assigns  int // writes of names
 	}
 	hold chan struct{} // if not nil, each Write waits until it is closed
 	mute bool          // CatchUp finds no leader
@@ -100,6 +103,9 @@ func (n *fakeNode) CatchUp(ctx context.Context) error {
 // Read implements Backend. No user has a cursor or a followee; there is one channel and one dot.
 // Timelines are empty: tests of their contents use real nodes.
 func (n *fakeNode) Read(ks *shard.Keyspace, query raftfsm.Query, ids []uint64, opt *shard.ReadOptions) error {
+	if n.names.Answer(ks.Name, query) {
+		return n.namesTrouble(ks.Name, false)
+	}
 	switch q := query.(type) {
 	case *rows.Query:
 		if q.Table == rows.Counts {
@@ -157,6 +163,13 @@ func (n *fakeNode) get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.R
 
 func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 	if err := w.Permitted(); err != nil {
+		return err
+	}
+	if ks.Kind == "names" {
+		err := n.namesTrouble(ks.Name, true)
+		if err == nil {
+			n.names.Write(ks.Name, w)
+		}
 		return err
 	}
 	n.writes.Add(1)

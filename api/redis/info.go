@@ -161,7 +161,7 @@ func (cmd *command) appendInfo(dst []byte, resp3 bool) []byte {
 		flag = "fast"
 	}
 	dst = resp.AppendWord(resp.AppendSet(dst, 1, resp3), flag)
-	for _, n := range []int{cmd.keys.first, cmd.keys.last, cmd.keys.step} {
+	for _, n := range []int{cmd.keys.First, cmd.keys.Last, cmd.keys.Step} {
 		dst = resp.AppendInt(dst, int64(n))
 	}
 	for range 4 { // categories, tips, key specifications, subcommands

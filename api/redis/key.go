@@ -3,10 +3,10 @@ package redis
 import (
 	"bytes"
 	"fmt"
-	"strconv"
 
 	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/internal/strictjson"
+	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
 )
@@ -22,8 +22,9 @@ const wholeRow = -1
 type key struct {
 	table  *table
 	id     uint64
-	column int  // wholeRow for a whole row
-	set    bool // the key names the set of the column's members, not its count
+	late   *names.Text // of a text id whose number is not known yet; then id is 0
+	column int         // wholeRow for a whole row
+	set    bool        // the key names the set of the column's members, not its count
 }
 
 // membersSuffix ends the key of a set of members. It has this meaning only after a column, because
@@ -34,13 +35,16 @@ const membersSuffix = ":members"
 func (b *batch) key(text []byte) (key, error) {
 	at := bytes.IndexByte(text, ':')
 	if at < 0 {
-		return key{}, badForm(text)
+		return key{}, badForm(text, "")
 	}
 	t := b.tableOf(text[:at])
 	if t == nil {
 		return key{}, b.noKeyspace(text[:at])
 	}
 	rest := text[at+1:]
+	if t.ks.Names != "" {
+		return b.textKey(t, text, rest)
+	}
 	set := false
 	if column, ok := bytes.CutSuffix(rest, []byte(membersSuffix)); ok && bytes.IndexByte(column, ':') >= 0 {
 		rest, set = column, true
@@ -55,9 +59,9 @@ func (b *batch) key(text []byte) (key, error) {
 	}
 	id, ok := parseID(rest)
 	if !ok {
-		return key{}, badForm(text)
+		return key{}, badForm(text, textHint)
 	}
-	return key{table: t, id: id, column: column, set: set}, nil
+	return key{table: t, id: id, late: nil, column: column, set: set}, nil
 }
 
 // noKeyspace returns the error for a name that is not a counter keyspace. If a keyspace of another
@@ -74,8 +78,8 @@ func (b *batch) noKeyspace(name []byte) error {
 	return unknown(name, problem)
 }
 
-func badForm(text []byte) error {
-	return resp.ArgumentError(fmt.Sprintf("'%s' is not {keyspace}:{id}:{column}, {keyspace}:{id} or {keyspace}:{id}:{column}:members, id being 0 to 18446744073709551615", resp.Shown(text)))
+func badForm(text []byte, hint string) error {
+	return resp.ArgumentError(fmt.Sprintf("'%s' is not {keyspace}:{id}:{column}, {keyspace}:{id} or {keyspace}:{id}:{column}:members, id being 0 to 18446744073709551615%s", resp.Shown(text), hint))
 }
 
 // idBytesMax bounds the digits of an id: 20, and the leading zeros that tools pad with.
@@ -95,12 +99,18 @@ func parseID(text []byte) (uint64, bool) {
 // count parses the key of one count.
 func (b *batch) count(text []byte) (key, error) {
 	k, err := b.key(text)
+	if err == nil {
+		err = k.lacksColumn(text)
+	}
 	return k, wrongIf(err, k.column == wholeRow || k.set)
 }
 
 // set parses the key of a set of members.
 func (b *batch) set(text []byte) (key, error) {
 	k, err := b.key(text)
+	if of, ok := bytes.CutSuffix(text, []byte(membersSuffix)); err == nil && ok {
+		err = k.lacksColumn(of)
+	}
 	return k, wrongIf(err, !k.set)
 }
 
@@ -125,11 +135,6 @@ func (t *table) field(name []byte) (int, error) {
 		return column, nil
 	}
 	return 0, unknown(name, fmt.Sprintf("keyspace '%s' has no column '%s'", t.ks.Name, resp.Shown(name)))
-}
-
-func appendRowKey(dst []byte, ks *shard.Keyspace, id uint64) []byte {
-	dst = append(append(dst, ks.Name...), ':')
-	return strconv.AppendUint(dst, id, 10)
 }
 
 // isCounters reports whether a keyspace has counters. Keys can name only keyspaces with counters.
@@ -173,4 +178,76 @@ func (b *batch) readValues(texts [][]byte, step int) ([]int64, error) {
 		b.values = append(b.values, n)
 	}
 	return b.values, nil
+}
+
+// idIn parses an id. space is Names of the id's keyspace. If the number of a text is not in memory, it
+// returns the text.
+func (b *batch) idIn(space string, text []byte) (id uint64, late *names.Text, ok bool) {
+	if space == "" {
+		id, ok = parseID(text)
+		return id, nil, ok
+	}
+	if !names.Valid(text) {
+		return 0, nil, false
+	}
+	id, late = b.texts.Number(b.conn.server.node().names, space, text)
+	return id, late, true
+}
+
+// notID returns the problem of an id that idIn refuses.
+func notID(space string) string {
+	if space != "" {
+		return names.Rule
+	}
+	return strictjson.NotUint64 + textHint
+}
+
+const textHint = `; a keyspace made with "ids":"text" takes any text`
+
+// appendID appends the id with an index in an answer.
+func appendID(dst []byte, shown names.Shown, i int, id uint64) []byte {
+	if shown == nil {
+		return resp.AppendBulkUint(dst, id)
+	}
+	return resp.AppendBulk(dst, shown[i])
+}
+
+// textKey parses a key of a keyspace whose ids are texts. An id may contain colons, so the key names a
+// column only if its last part is a column.
+func (b *batch) textKey(t *table, text, rest []byte) (key, error) {
+	k, id := key{table: t, column: wholeRow}, rest
+	if of, column, ok := t.cutColumn(rest); ok {
+		id, k.column = of, column
+	}
+	if of, ok := bytes.CutSuffix(rest, []byte(membersSuffix)); ok {
+		if of, column, ok := t.cutColumn(of); ok {
+			id, k.column, k.set = of, column, true
+		}
+	}
+	var ok bool
+	if k.id, k.late, ok = b.idIn(t.ks.Names, id); !ok {
+		return key{}, resp.ArgumentError(fmt.Sprintf("'%s': id: %s", resp.Shown(text), names.Rule))
+	}
+	return k, nil
+}
+
+// cutColumn cuts the name of a column off the end of a text.
+func (t *table) cutColumn(text []byte) (rest []byte, column int, ok bool) {
+	at := bytes.LastIndexByte(text, ':')
+	if at < 0 {
+		return text, wholeRow, false
+	}
+	column = t.ks.ColumnOf(text[at+1:])
+	return text[:at], column, column >= 0
+}
+
+// lacksColumn returns why a text key, which should name a column, names a whole row: what is behind
+// its last colon is no column, or not yet one on this node.
+func (k *key) lacksColumn(text []byte) error {
+	rest := text[len(k.table.ks.Name)+1:]
+	if at := bytes.LastIndexByte(rest, ':'); k.table.ks.Names != "" && k.column == wholeRow && at >= 0 {
+		_, err := k.table.field(rest[at+1:])
+		return err
+	}
+	return nil
 }

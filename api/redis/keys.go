@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
 )
@@ -35,11 +37,11 @@ func del(c *conn, args [][]byte) {
 	}
 	from := len(b.cells)
 	for _, k := range keys {
-		b.wrote(k, b.before(k.table, k.id))
+		b.wrote(k, b.before(k))
 		if k.column == wholeRow {
-			b.op(k.table, k.id, engine.OpDelete)
+			b.op(k, engine.OpDelete)
 		} else {
-			b.op(k.table, k.id, engine.OpSet, k.cellOf(0))
+			b.op(k, engine.OpSet, k.cellOf(0))
 		}
 	}
 	b.answer(appendThere, from)
@@ -50,7 +52,7 @@ func del(c *conn, args [][]byte) {
 func (b *batch) keyToDelete(text []byte) (key, error) {
 	k, err := b.key(text)
 	if err == nil && k.set {
-		err = resp.ArgumentError(fmt.Sprintf("'%s' is deleted with its row, %s:%d, or by SREM of each member", resp.Shown(text), k.table.ks.Name, k.id))
+		err = resp.ArgumentError(fmt.Sprintf("'%s' is deleted with its row, or by SREM of each member", resp.Shown(text)))
 	}
 	return k, err
 }
@@ -152,9 +154,10 @@ func scan(c *conn, args [][]byte) {
 
 // scanPage has the rows of one keyspace for a page.
 type scanPage struct {
-	ks   *shard.Keyspace
-	ids  []uint64
-	rows []int64
+	ks    *shard.Keyspace
+	ids   []uint64
+	shown names.Shown
+	rows  []int64
 }
 
 // scanPages reads a page of each keyspace. All ids of the pages are below next, the first id of the
@@ -173,6 +176,10 @@ func (c *conn) scanPages(q *scanCall) (next uint64, pages []scanPage, err error)
 		p := &pages[i]
 		if cut, _ := slices.BinarySearch(p.ids, next); next > 0 {
 			p.ids = p.ids[:cut]
+		}
+		opt := shard.ReadOptions{Deadline: time.Now().Add(c.server.cfg.Timeout)}
+		if p.shown, err = c.server.node().names.Show(p.ks.Names, p.ids, &opt); err != nil {
+			return 0, nil, err
 		}
 	}
 	return next, pages, err
@@ -200,7 +207,7 @@ func (c *conn) readPages(q *scanCall, block bool) (next uint64, pages []scanPage
 		if r.More && len(r.IDs) > 0 {
 			next = min(next-1, r.IDs[len(r.IDs)-1]) + 1 // while next is 0, next-1 is the highest id
 		}
-		pages = append(pages, scanPage{ks, r.IDs, r.Rows})
+		pages = append(pages, scanPage{ks: ks, ids: r.IDs, rows: r.Rows})
 	}
 	return next, pages, nil
 }
@@ -210,7 +217,9 @@ func (p *scanPage) appendKeys(dst []byte, n int, q *scanCall) ([]byte, int) {
 	width := len(p.ks.Columns)
 	var name []byte
 	for i, id := range p.ids {
-		name = appendRowKey(name[:0], p.ks, id)
+		if name = p.appendKey(name[:0], i, id); name == nil {
+			continue
+		}
 		switch q.kind {
 		case "hash":
 			if q.match.Matches(name) {
@@ -226,6 +235,17 @@ func (p *scanPage) appendKeys(dst []byte, n int, q *scanCall) ([]byte, int) {
 		}
 	}
 	return dst, n
+}
+
+// appendKey appends the key of a row of the page, or returns nil for a row whose text was erased.
+func (p *scanPage) appendKey(dst []byte, i int, id uint64) []byte {
+	if dst = append(append(dst, p.ks.Name...), ':'); p.shown == nil {
+		return strconv.AppendUint(dst, id, 10)
+	}
+	if p.shown[i] == "" {
+		return nil
+	}
+	return append(dst, p.shown[i]...)
 }
 
 // there returns how many of the cells have a key that exists.

@@ -2,14 +2,15 @@ package redis
 
 import (
 	"cmp"
-	"strconv"
 
 	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/internal/strictjson"
+	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
 )
 
@@ -39,12 +40,23 @@ func changeSet(kind engine.OpKind) func(*conn, [][]byte) {
 		if err == nil && len(args)-2 > rowsMax {
 			err = errTooManyKeys
 		}
+		space, spaceErr := b.conn.server.node().namesOf(kinds.KeyspaceUsers)
+		err = cmp.Or(err, spaceErr)
 		b.values = b.values[:0]
+		var waiting map[int]*names.Text // by index in b.values
 		for _, text := range args[2:] {
-			member, ok := parseID(text)
+			member, of, ok := b.idIn(space, text)
+			if of != nil {
+				if waiting == nil {
+					waiting = map[int]*names.Text{}
+				}
+				waiting[len(b.values)] = of
+			}
 			switch {
 			case ok:
 				b.values = append(b.values, int64(member))
+			case err == nil && kind == engine.OpJoin && space != "":
+				err = resp.FieldError("member", notID(space))
 			case err == nil && kind == engine.OpJoin:
 				err = resp.ErrNotInteger
 			}
@@ -53,8 +65,16 @@ func changeSet(kind engine.OpKind) func(*conn, [][]byte) {
 			return
 		}
 		from := len(b.cells)
-		for _, member := range b.values {
-			b.wrote(k, b.op(k.table, k.id, kind, k.cellOf(member)))
+		for i, member := range b.values {
+			op := b.op(k, kind, k.cellOf(member))
+			b.wrote(k, op)
+			if of := waiting[i]; of != nil {
+				t := k.table
+				b.await(of, true, func(number uint64, err error) {
+					t.ops[op].Cells[0].Value = int64(number)
+					t.lose(int(op), err)
+				})
+			}
 		}
 		if len(b.values) == 0 {
 			b.known(func(dst []byte) []byte { return resp.AppendInt(dst, 0) })
@@ -69,14 +89,17 @@ func changeSet(kind engine.OpKind) func(*conn, [][]byte) {
 func checkSet(several bool) func(*arguments) {
 	return func(a *arguments) {
 		k, err := a.b.set(a.Words[1])
-		if a.Fail(err); len(a.Words)-2 > rowsMax {
+		row := a.rowOf(k)
+		space, spaceErr := a.node().namesOf(kinds.KeyspaceUsers)
+		if a.Fail(cmp.Or(err, spaceErr)); len(a.Words)-2 > rowsMax {
 			a.Fail(errTooManyKeys)
 		}
 		texts := a.Words[2:]
 		asked, at := make([]uint64, 0, len(texts)), make([]int, 0, len(texts)) // members to read, and their places in the reply
 		for i, text := range texts {
-			if member, ok := parseID(text); ok {
+			if member, of, ok := a.b.idIn(space, text); ok {
 				asked, at = append(asked, member), append(at, i)
+				a.wait(member, of, &asked[len(asked)-1])
 			}
 		}
 		planRead(a, k.table, len(asked), func(opt *shard.ReadOptions) ([]bool, error) {
@@ -87,7 +110,7 @@ func checkSet(several bool) func(*arguments) {
 			errs := make([]error, len(asked))
 			a.b.conn.server.helpers.Concurrently(len(asked), func(i int) {
 				q := counters.ContainsQuery{Column: uint8(k.column), Member: asked[i], In: in[at[i] : at[i]+1]}
-				errs[i] = a.node().Read(k.table.ks, &q, []uint64{k.id}, opt)
+				errs[i] = a.node().Read(k.table.ks, &q, []uint64{*row}, opt)
 			})
 			return in, cmp.Or(errs...)
 		}, func(dst []byte, in []bool, _ bool) []byte {
@@ -109,13 +132,17 @@ const stampMax = 1<<48 - 1
 type setPage struct {
 	found []members.Entry
 	next  members.Stamp // the cursor of the next page: the stamp of the last entry; 0 if there are no more
+	ids   names.Shown
 }
 
 // sscan parses a cursor, MATCH and COUNT. A cursor is the stamp of the page's last entry, because
 // Redis clients accept no cursor of more than 64 bits. So a page ends only where the stamp changes.
 func sscan(a *arguments) {
+	c := a.b.conn
 	k, err := a.b.set(a.Next())
-	a.Fail(err)
+	row := a.rowOf(k)
+	space, spaceErr := a.node().namesOf(kinds.KeyspaceUsers)
+	a.Fail(cmp.Or(err, spaceErr))
 	cursor, ok := strictjson.ParseUint64(a.Next())
 	if !ok || cursor > stampMax {
 		a.Fail(resp.ErrInvalidCursor)
@@ -124,15 +151,20 @@ func sscan(a *arguments) {
 	a.Options(resp.CountOption(&count, rowsMax), resp.MatchOption(&match))
 	page := members.Page{Limit: count, After: members.Entry{At: members.Stamp(cursor), ID: 1<<64 - 1}, Continues: cursor > 0}
 	planRead(a, k.table, count, func(opt *shard.ReadOptions) (setPage, error) {
-		return wholeStamps(page, func(page members.Page) (members.List, error) {
+		p, err := wholeStamps(page, func(page members.Page) (members.List, error) {
 			q := counters.MembersQuery{Column: uint8(k.column), Page: page}
-			err := a.node().Read(k.table.ks, &q, []uint64{k.id}, opt)
+			err := c.server.node().Read(k.table.ks, &q, []uint64{*row}, opt)
 			return q.List, err
 		})
+		if err != nil {
+			return p, err
+		}
+		p.ids, err = c.server.node().names.Show(space, names.IDs(p.found, func(e members.Entry) uint64 { return e.ID }), opt)
+		return p, err
 	}, func(dst []byte, p setPage, _ bool) []byte {
 		var ids [][]byte
-		for _, e := range p.found {
-			if id := strconv.AppendUint(nil, e.ID, 10); match.Matches(id) {
+		for i, e := range p.found {
+			if id := p.ids.AppendTo(nil, i, e.ID); match.Matches(id) {
 				ids = append(ids, id)
 			}
 		}

@@ -52,7 +52,7 @@ func TestIdleConnectionsHoldNoMemory(t *testing.T) {
 		until(t, "its memory is given back", func() bool { return s.shared.Memory.Used() == 0 })
 	}
 	c.want("PING", "+PONG")
-	if n := counted(s.metrics.timeouts); n != 0 {
+	if n := counted(s.metrics.Timeouts); n != 0 {
 		t.Errorf("%v timeouts are counted", n)
 	}
 }
@@ -99,7 +99,7 @@ func TestClientsThatDoNotRead(t *testing.T) {
 			break
 		}
 	}
-	until(t, "it is counted", func() bool { return counted(s.metrics.outputFull) == 1 })
+	until(t, "it is counted", func() bool { return counted(s.metrics.OutputFull) == 1 })
 	until(t, "it has left", func() bool { return s.listener.Open() == 0 })
 }
 

@@ -2,8 +2,10 @@ package redis
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/countd/countd/api/redis/resp"
 )
@@ -106,6 +108,16 @@ func exec(c *conn, _ [][]byte) {
 		b.lookUp()
 		before = c.planQueued(&m)
 	}
+	if waiting := slices.Clone(b.late[before.late:]); len(waiting) > 0 && !b.unsure && b.pending-before.pending <= rowsMax {
+		b.rollBack(before)
+		if err := b.settleQueued(waiting); err != nil {
+			b.known(func(dst []byte) []byte { return b.appendFailure(dst, err) })
+			return
+		}
+		b.texts.Final = true
+		before = c.planQueued(&m)
+		b.texts.Final = false
+	}
 	for _, q := range m.queued {
 		q.command.calls.Inc()
 	}
@@ -146,14 +158,14 @@ func (m *transaction) rows() (n int) {
 
 // mark is a state of a batch that rollBack restores.
 type mark struct {
-	replies, cells, text, pending int
-	tables                        []tableMark
+	replies, cells, text, pending, late int
+	tables                              []tableMark
 }
 
 type tableMark struct{ ops, cells, units int }
 
 func (b *batch) mark() mark {
-	m := mark{replies: len(b.replies), cells: len(b.cells), text: len(b.text), pending: b.pending, tables: nil}
+	m := mark{replies: len(b.replies), cells: len(b.cells), text: len(b.text), pending: b.pending, late: len(b.late), tables: nil}
 	for _, t := range b.tables {
 		m.tables = append(m.tables, tableMark{len(t.ops), len(t.cells), len(t.units)})
 	}
@@ -163,6 +175,7 @@ func (b *batch) mark() mark {
 // rollBack drops everything planned since a mark.
 func (b *batch) rollBack(m mark) {
 	b.replies, b.cells, b.text, b.pending = b.replies[:m.replies], b.cells[:m.cells], b.text[:m.text], m.pending
+	b.late = b.late[:m.late]
 	for i, t := range b.tables {
 		at := m.of(i)
 		t.ops, t.cells, t.units = t.ops[:at.ops], t.cells[:at.cells], t.units[:at.units]
@@ -195,4 +208,17 @@ func (b *batch) onOneShard(m mark) bool {
 		owner.execs = append(owner.execs, [2]int{m.of(slices.Index(b.tables, owner)).ops, len(owner.ops)})
 	}
 	return true
+}
+
+// settleQueued looks up the texts of a transaction, whose commands exec then plans again: the shard of
+// a row depends on its number.
+func (b *batch) settleQueued(waiting []late) (err error) {
+	b.flush()
+	b.until = time.Now().Add(b.conn.server.cfg.Timeout)
+	b.lookUpTexts(waiting, b.until)
+	for _, l := range waiting {
+		b.texts.Add(l.text)
+		err = cmp.Or(err, l.text.Err)
+	}
+	return err
 }

@@ -141,18 +141,18 @@ func TestKeyOfACommandThatIsAppliedInPart(t *testing.T) {
 // Each write of a session has its own number, even if the session has more writes than a stream has
 // numbers.
 func TestSessionNumbers(t *testing.T) {
-	s := session{name: []byte("p"), seq: 3}
+	s := dedup.Session{Name: []byte("p"), Seq: 3}
 	seen := map[string]bool{}
-	for n := range 3 * sessionBlock {
-		id := s.next()
-		want := dedup.ByProducer([]byte{'p', 0, 0, byte(n / sessionBlock)}, uint64(3*sessionBlock+n%sessionBlock))
+	for n := range 3 * dedup.SessionBlock {
+		id := s.Next()
+		want := dedup.ByProducer([]byte{'p', 0, 0, byte(n / dedup.SessionBlock)}, uint64(3*dedup.SessionBlock+n%dedup.SessionBlock))
 		if !reflect.DeepEqual(id, want) {
 			t.Fatalf("write %d: %+v, want %+v", n, id, want)
 		}
 		seen[fmt.Sprintf("%+v", id)] = true
 	}
-	if len(seen) != 3*sessionBlock {
-		t.Errorf("%d of %d identities differ", len(seen), 3*sessionBlock)
+	if len(seen) != 3*dedup.SessionBlock {
+		t.Errorf("%d of %d identities differ", len(seen), 3*dedup.SessionBlock)
 	}
 }
 
@@ -163,8 +163,7 @@ func TestFullSession(t *testing.T) {
 	c := newConn(s, nullConn{})
 	defer c.release()
 	c.begin()
-	c.once = session{name: []byte("p"), writes: sessionWritesMax - 1}
-	c.once.stream = []byte("p")
+	c.once = dedup.Session{Name: []byte("p"), Writes: dedup.SessionWritesMax - 1}
 	for range 2 {
 		c.command([][]byte{[]byte("INCR"), []byte("posts:1:like")})
 		c.batch.flush()

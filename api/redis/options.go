@@ -6,34 +6,81 @@ import (
 
 	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/inbox"
-	"github.com/countd/countd/internal/strictjson"
+	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/kinds"
 )
 
 // arguments are the arguments of a command that is being planned.
 type arguments struct {
 	resp.Arguments
-	b *batch
+	b    *batch
+	late []lateID
+}
+
+// lateID is an id of a call that has a name in place of its number.
+type lateID struct {
+	of   *names.Text
+	into *uint64
 }
 
 // arguments begins to parse the words of a command. The batch reuses one arguments value for all
 // commands, so functions that run after the planning must not use it.
 func (b *batch) arguments(words [][]byte) *arguments {
-	b.parsed = arguments{resp.Arguments{Words: words, At: 1}, b}
+	b.parsed = arguments{resp.Arguments{Words: words, At: 1}, b, nil}
 	return &b.parsed
 }
 
 func (a *arguments) node() *node { return a.b.conn.server.node() }
 
-// id parses the next word as an id.
-func (a *arguments) id(field string) uint64 {
-	id, err := idOf(field, a.Next())
-	a.Fail(err)
+// id parses the next word as an id of a built-in keyspace. The id is known when the plan is executed.
+func (a *arguments) id(field, keyspace string) *uint64 {
+	id := new(uint64)
+	a.Fail(a.parseID(field, keyspace, a.Next(), id))
 	return id
 }
 
-func (a *arguments) user() uint64 { return a.id("user") }
+func (a *arguments) user() *uint64 { return a.id("user", kinds.KeyspaceUnread) }
+
+// parseID parses an id of a built-in keyspace into a variable.
+func (a *arguments) parseID(field, keyspace string, text []byte, into *uint64) error {
+	space, err := a.node().namesOf(keyspace)
+	if err != nil {
+		return err
+	}
+	id, of, ok := a.b.idIn(space, text)
+	if !ok {
+		return resp.FieldError(field, notID(space))
+	}
+	a.wait(id, of, into)
+	return nil
+}
+
+// wait sets a variable to an id, if not now then when the plan is executed.
+func (a *arguments) wait(id uint64, of *names.Text, into *uint64) {
+	if *into = id; of != nil {
+		a.late = append(a.late, lateID{of, into})
+	}
+}
+
+// rowOf returns the id of the row of a key. The id is known when the plan is executed.
+func (a *arguments) rowOf(k key) *uint64 {
+	id := new(uint64)
+	a.wait(k.id, k.late, id)
+	return id
+}
+
+// await makes a planned call wait for its ids. If one of them stays unknown, the call fails.
+func (a *arguments) await(write bool, planned func() *call) {
+	for _, l := range a.late {
+		a.b.await(l.of, write, func(number uint64, err error) {
+			if *l.into = number; err != nil {
+				planned().err = err
+			}
+		})
+	}
+}
 
 // name parses the next word as the name of a channel or dot.
 func (a *arguments) name(field string) string {
@@ -48,19 +95,18 @@ func (a *arguments) name(field string) string {
 func (a *arguments) followees() []uint64 {
 	words, err := a.b.keyAtEnd(a.Words, a.At+1)
 	a.Fail(err)
-	ids, err := followeesOf(words[a.At:])
+	ids, err := a.followeesOf(words[a.At:])
 	a.Fail(err)
 	return ids
 }
 
-func followeesOf(texts [][]byte) ([]uint64, error) {
+func (a *arguments) followeesOf(texts [][]byte) ([]uint64, error) {
 	if len(texts) > inbox.FolloweesMax {
 		return nil, resp.FieldError("followees", fmt.Sprintf("more than %d", inbox.FolloweesMax))
 	}
 	ids := make([]uint64, len(texts))
 	for i, text := range texts {
-		var err error
-		if ids[i], err = idOf(fmt.Sprintf("followees[%d]", i), text); err != nil {
+		if err := a.parseID(fmt.Sprintf("followees[%d]", i), kinds.KeyspaceUsers, text, &ids[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -98,15 +144,6 @@ func (b *batch) keyAtEnd(args [][]byte, n int) ([][]byte, error) {
 		return args, nil
 	}
 	return args[:at], b.countOnce(args, at)
-}
-
-// idOf parses an id.
-func idOf(field string, text []byte) (uint64, error) {
-	id, ok := parseID(text)
-	if !ok {
-		return 0, resp.FieldError(field, strictjson.NotUint64)
-	}
-	return id, nil
 }
 
 func appendInt(dst []byte, n int64, _ bool) []byte { return resp.AppendInt(dst, n) }

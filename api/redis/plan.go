@@ -22,7 +22,7 @@ func (c *conn) command(args [][]byte) {
 		c.closing = true
 	case c.server.cfg.Auth != nil && c.refused(cmd, args):
 	case cmd == nil:
-		c.multi.broken, c.once.unsure = true, true
+		c.multi.broken, c.once.Unsure = true, true
 		c.batch.fail(resp.UnknownCommand(args))
 	case !cmd.takes(len(args)) && cmd.name == "exec":
 		c.closeMulti()
@@ -47,13 +47,13 @@ func (c *conn) plan(cmd *command, args [][]byte) {
 	b.number++
 	b.writes = cmd.traits&writes != 0
 	b.id = dedup.RequestID{}
-	if b.writes && c.once.open() {
-		if why := c.once.refusal(); why != "" {
+	if b.writes && c.once.Open() {
+		if why := c.sessionRefusal(); why != "" {
 			c.closeMulti() // the command may be an EXEC, which ends the transaction
 			b.fail(why)
 			return
 		}
-		b.id = c.once.next()
+		b.id = c.once.Next()
 	}
 	if cmd.traits&joins != 0 {
 		if _, err := b.unreadTable(); b.failed(err) {
@@ -107,9 +107,9 @@ func (c *conn) refused(cmd *command, args [][]byte) bool {
 	c.multi.broken = c.multi.broken || c.multi.open
 	switch {
 	case cmd == nil:
-		c.once.unsure = true
-	case cmd.traits&writes != 0 && cmd.takes(len(args)) && c.once.open() && !c.multi.open && c.once.refusal() == "":
-		c.once.next() // count a refused write too: the numbers of later writes must not depend on rights
+		c.once.Unsure = true
+	case cmd.traits&writes != 0 && cmd.takes(len(args)) && c.once.Open() && !c.multi.open && c.sessionRefusal() == "":
+		c.once.Next() // count a refused write too: the numbers of later writes must not depend on rights
 	}
 	c.batch.fail(text)
 	return true

@@ -1,12 +1,16 @@
 package redis
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/inbox"
+	"github.com/countd/countd/names"
+	"github.com/countd/countd/raftfsm/kinds"
 )
 
 // until returns the deadline of a poll. A poll of several users gets half of the remaining time. So
@@ -15,7 +19,7 @@ func (q *pollCall) until(deadline time.Time) time.Time {
 	if len(q.poll.Users) == 1 {
 		return deadline
 	}
-	return deadline.Add(-time.Until(deadline) / 2)
+	return halfway(deadline)
 }
 
 // pollAlone repeats each failed poll of several users as one poll for each user, so that the
@@ -23,8 +27,8 @@ func (q *pollCall) until(deadline time.Time) time.Time {
 func (q *calls) pollAlone() []pollCall {
 	n := len(q.polls)
 	for i, a := range q.polled {
-		if together := &q.polls[a.poll]; together.err != nil && len(together.poll.Users) > 1 {
-			q.polled[i] = polled{len(q.polls), 0}
+		if together := &q.polls[a.poll]; a.err == nil && together.err != nil && len(together.poll.Users) > 1 {
+			q.polled[i] = polled{poll: len(q.polls)}
 			q.polls = append(q.polls, pollCall{poll: inbox.Poll{
 				Users:    []uint64{together.poll.Users[a.user]},
 				Channels: slices.Clone(together.poll.Channels),
@@ -40,7 +44,7 @@ func poll(a *arguments) { pollUsers(a, 1, (*batch).appendPoll) }
 func mpoll(a *arguments) {
 	users := 0
 	for _, word := range a.Words[1:] {
-		if len(word) == 0 || word[0] < '0' || word[0] > '9' {
+		if users > 0 && (bytes.EqualFold(word, []byte("channels")) || bytes.EqualFold(word, []byte("dots"))) {
 			break
 		}
 		users++
@@ -56,8 +60,21 @@ func mpoll(a *arguments) {
 func pollUsers(a *arguments, users int, form appendOther) {
 	b, q := a.b, &a.b.calls
 	p := &q.nextPoll().poll
-	for range users {
-		p.Users = append(p.Users, a.user())
+	space, err := b.conn.server.node().namesOf(kinds.KeyspaceUnread)
+	a.Fail(err)
+	var waiting map[int]*names.Text // by user
+	for i := range users {
+		id, of, ok := b.idIn(space, a.Next())
+		if !ok {
+			a.Fail(resp.FieldError("user", notID(space)))
+		}
+		if of != nil {
+			if waiting == nil {
+				waiting = map[int]*names.Text{}
+			}
+			waiting[i] = of
+		}
+		p.Users = append(p.Users, id)
 	}
 	a.Options(namesOption("channels", &p.Channels), namesOption("dots", &p.Dots))
 	if b.failed(a.Err) {
@@ -66,7 +83,13 @@ func pollUsers(a *arguments, users int, form appendOther) {
 	}
 	at, from := q.mergePolls(), len(q.polled)
 	for i := range users {
-		q.polled = append(q.polled, polled{at, len(q.polls[at].poll.Users) - users + i})
+		q.polled = append(q.polled, polled{poll: at, user: len(q.polls[at].poll.Users) - users + i})
+		if of := waiting[i]; of != nil {
+			b.await(of, false, func(number uint64, err error) {
+				p := &q.polled[from+i]
+				q.polls[p.poll].poll.Users[p.user], p.err = number, err
+			})
+		}
 	}
 	b.plan(form, from, len(q.polled))
 	b.pending += feedRows * users
@@ -121,8 +144,8 @@ func (b *batch) appendPolls(dst []byte, r *reply) []byte {
 	dst = resp.AppendArray(dst, int(r.to-r.from))
 	for _, a := range b.calls.polled[r.from:r.to] {
 		q := &b.calls.polls[a.poll]
-		if q.err != nil {
-			return b.appendFailure(dst[:start], q.err)
+		if err := cmp.Or(a.err, q.err); err != nil {
+			return b.appendFailure(dst[:start], err)
 		}
 		dst = appendUser(dst, &q.poll, a.user, b.conn.resp3)
 	}
@@ -133,8 +156,8 @@ func (b *batch) appendPolls(dst []byte, r *reply) []byte {
 func (b *batch) appendPoll(dst []byte, r *reply) []byte {
 	a := b.calls.polled[r.from]
 	q := &b.calls.polls[a.poll]
-	if q.err != nil {
-		return b.appendFailure(dst, q.err)
+	if err := cmp.Or(a.err, q.err); err != nil {
+		return b.appendFailure(dst, err)
 	}
 	return appendUser(dst, &q.poll, a.user, b.conn.resp3)
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/auth"
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/rankings"
 	"github.com/countd/countd/shard"
@@ -45,17 +47,22 @@ func countdHot(a *arguments) {
 		}
 		return nil
 	}))
+	var ids names.Shown
 	planRead(a, t, q.Limit, func(opt *shard.ReadOptions) (*counters.HotQuery, error) {
 		q.Now = time.Now().UnixMilli()
-		return q, a.node().Read(t.ks, q, nil, opt)
+		err := a.node().Read(t.ks, q, nil, opt)
+		if err == nil {
+			ids, err = a.node().names.Show(t.ks.Names, names.IDs(q.Gains, func(g rankings.Gain) uint64 { return g.Key }), opt)
+		}
+		return q, err
 	}, func(dst []byte, q *counters.HotQuery, resp3 bool) []byte {
 		dst = resp.AppendBulk(resp.AppendMap(dst, 4, resp3), "window")
 		dst = resp.AppendBulk(dst, q.Window.String())
 		dst = resp.AppendInt(resp.AppendBulk(dst, "since"), q.Since.UnixMilli())
 		dst = resp.AppendInt(resp.AppendBulk(dst, "others_at_most"), q.OthersAtMost(q.Limit))
 		dst = resp.AppendArray(resp.AppendBulk(dst, "results"), len(q.Gains))
-		for _, g := range q.Gains {
-			dst = resp.AppendBulkUint(resp.AppendBulk(resp.AppendMap(dst, 3, resp3), "id"), g.Key)
+		for i, g := range q.Gains {
+			dst = appendID(resp.AppendBulk(resp.AppendMap(dst, 3, resp3), "id"), ids, i, g.Key)
 			dst = resp.AppendInt(resp.AppendBulk(dst, "gained"), g.Gained)
 			dst = resp.AppendInt(resp.AppendBulk(dst, "error"), g.Error)
 		}
@@ -70,16 +77,20 @@ func countdTop(a *arguments) {
 	a.Fail(err)
 	q := &counters.TopQuery{Column: uint8(column), Limit: counters.RankingDefault}
 	a.Options(resp.LimitOption(&q.Limit, counters.RankingMax))
+	var ids names.Shown
 	planRead(a, t, q.Limit, func(opt *shard.ReadOptions) (*counters.TopQuery, error) {
 		err := a.node().Read(t.ks, q, nil, opt)
 		if err == nil && q.Scanning {
 			err = resp.Error("LOADING " + q.Progress())
 		}
+		if err == nil {
+			ids, err = a.node().names.Show(t.ks.Names, names.IDs(q.Top, func(p engine.Place) uint64 { return p.ID }), opt)
+		}
 		return q, err
 	}, func(dst []byte, q *counters.TopQuery, _ bool) []byte {
 		dst = resp.AppendArray(dst, 2*len(q.Top))
-		for _, row := range q.Top {
-			dst = resp.AppendInt(resp.AppendBulkUint(dst, row.ID), row.Count)
+		for i, row := range q.Top {
+			dst = resp.AppendInt(appendID(dst, ids, i, row.ID), row.Count)
 		}
 		return dst
 	})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/countd/countd/api/gate"
 	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/errs"
@@ -14,6 +15,11 @@ import (
 
 // flush executes the planned commands and appends their replies to the connection's output.
 func (b *batch) flush() {
+	defer func() {
+		clear(b.late)
+		b.late = b.late[:0]
+		b.texts.Reset()
+	}()
 	if len(b.replies) == 0 {
 		b.until = time.Time{}
 		return
@@ -45,6 +51,12 @@ func (b *batch) flush() {
 // run executes the planned reads and writes. If there are writes, reads get only half of the
 // remaining time, so that an unreadable shard does not make writes to other shards time out.
 func (b *batch) run(deadline time.Time) {
+	if len(b.late) > 0 {
+		b.lookUpTexts(b.late, deadline)
+	}
+	for _, l := range b.late {
+		l.set(l.text.Number, l.text.Err)
+	}
 	written, readBy := 0, deadline
 	for _, t := range b.tables {
 		if len(t.ops) > 0 {
@@ -52,7 +64,7 @@ func (b *batch) run(deadline time.Time) {
 		}
 	}
 	if written+len(b.calls.writes) > 0 {
-		readBy = deadline.Add(-time.Until(deadline) / 2)
+		readBy = halfway(deadline)
 	}
 	for _, t := range b.tables {
 		if len(t.ids) > 0 {
@@ -71,6 +83,26 @@ func (b *batch) run(deadline time.Time) {
 	}
 	b.runWrites(deadline)
 }
+
+// lookUpTexts settles the texts of all until half of the time is over. If they are on a shard without a
+// leader, the rest of the time is for other commands.
+func (b *batch) lookUpTexts(all []late, deadline time.Time) {
+	c, node := b.conn, b.conn.server.node()
+	writes := []*written{c.server.writtenTo(kinds.KeyspaceUsers), c.server.writtenTo(kinds.KeyspaceUnread), c.server.writtenTo(kinds.KeyspacePosts)}
+	for _, t := range b.tables {
+		writes = append(writes, t.written)
+	}
+	texts := make([]*names.Text, len(all))
+	for i, l := range all {
+		texts[i], l.text.Assign = l.text, l.text.Assign || l.write
+	}
+	var opt shard.ReadOptions
+	c.freshness(&opt, halfway(deadline), writes...)
+	node.names.Settle(texts, &opt, &shard.Write{Deadline: opt.Deadline, Permission: c}, c.server.helpers.Concurrently)
+}
+
+// halfway returns the time when half of the time until the deadline is left.
+func halfway(deadline time.Time) time.Time { return deadline.Add(-time.Until(deadline) / 2) }
 
 // runReads executes polls and reads concurrently. So a read that waits for a shard without a leader
 // does not delay the others.
@@ -92,7 +124,10 @@ func (b *batch) runReads(deadline time.Time) {
 			return
 		}
 		r := &q.reads[i-len(polls)]
-		if r.table != nil {
+		switch {
+		case r.err != nil:
+			return
+		case r.table != nil:
 			r.err = r.table.readSets(c, r.read, deadline)
 			return
 		}
@@ -108,6 +143,11 @@ func (b *batch) runReads(deadline time.Time) {
 
 // runWrites executes the writes. Writes that do not depend on each other run concurrently.
 func (b *batch) runWrites(deadline time.Time) {
+	for i := range b.calls.writes {
+		if q := &b.calls.writes[i]; q.who != nil {
+			q.about.id = *q.who
+		}
+	}
 	for all := b.calls.writes; len(all) > 0; {
 		together := all[:wave(all)]
 		b.conn.server.helpers.Concurrently(len(together), func(i int) { together[i].run(b.conn, deadline) })
@@ -127,6 +167,9 @@ func wave(all []call) (n int) {
 
 func (q *call) run(c *conn, deadline time.Time) {
 	w := shard.Write{ID: q.id, Deadline: deadline, Permission: c}
+	if q.err != nil {
+		return
+	}
 	q.err = q.write(&w)
 	if _, some := errors.AsType[*shard.PartialError](q.err); q.err == nil || some {
 		to := kinds.KeyspaceUnread // its token also covers the keyspaces that only calls use

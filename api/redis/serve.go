@@ -12,6 +12,7 @@ import (
 	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/internal/program"
+	"github.com/countd/countd/names"
 )
 
 // New validates the config and registers the metrics.
@@ -26,23 +27,23 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.Attach(cfg.Backend)
 	s.batches.New = func() any { return &batch{} }
-	if s.metrics, err = newMetrics(cfg.Registry); err != nil {
+	if s.metrics, err = resp.NewMetrics(cfg.Registry); err != nil {
 		return nil, err
 	}
 	for name, cmd := range s.commands { // look up the metrics once, so that a command needs no lookup
-		cmd.calls = s.metrics.calls.WithLabelValues(name)
+		cmd.calls = s.metrics.Calls.WithLabelValues(name)
 	}
-	s.shared.Timeouts, s.shared.OutputFull, s.shared.Received, s.shared.Sent = s.metrics.timeouts, s.metrics.outputFull, s.metrics.received, s.metrics.sent
+	s.shared.Timeouts, s.shared.OutputFull, s.shared.Received, s.shared.Sent = s.metrics.Timeouts, s.metrics.OutputFull, s.metrics.Received, s.metrics.Sent
 	s.listener = gate.NewListener(gate.ListenerConfig{
 		Listener: cfg.Listener, Port: "redis", ConnsMax: cfg.ConnsMax, DescriptorsMax: cfg.DescriptorsMax,
-		Refusal: []byte("-ERR max number of clients reached\r\n"), Conns: s.metrics.conns, Refused: s.metrics.connsRefused, Logger: cfg.Logger,
+		Refusal: []byte("-ERR max number of clients reached\r\n"), Conns: s.metrics.Conns, Refused: s.metrics.ConnsRefused, Logger: cfg.Logger,
 	})
 	return s, nil
 }
 
 // Attach replaces the backend for later calls. The server may be serving.
 func (s *Server) Attach(b Backend) {
-	s.attached.Store(&node{b, inbox.NewNumbers(b), inbox.NewTimelines(b, s.cfg.Outboxes)})
+	s.attached.Store(&node{Backend: b, unread: inbox.NewNumbers(b), timelines: inbox.NewTimelines(b, s.cfg.Outboxes), names: names.New(b)})
 }
 
 // Serve serves until Shutdown is called, and then returns nil.
@@ -66,7 +67,7 @@ func (s *Server) Serve() error {
 func (s *Server) serve(c *conn) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			s.metrics.panics.Inc()
+			s.metrics.Panics.Inc()
 			s.limited.Error("a Redis command panicked", "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
 		}
 		_ = c.net.Close()

@@ -18,13 +18,23 @@ import (
 	"github.com/countd/countd/api/gate"
 	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/inbox"
+	"github.com/countd/countd/names"
 )
 
-// node is a Backend, with unread numbers and timelines that read from it.
+// node is a Backend, with unread numbers, timelines and names that read from it.
 type node struct {
 	Backend
 	unread    *inbox.Numbers
 	timelines *inbox.Timelines
+	names     *names.Names
+}
+
+// namesOf returns Names of a built-in keyspace.
+func (n *node) namesOf(keyspace string) (string, error) {
+	if ks := n.Keyspace(keyspace); ks != nil {
+		return ks.Names, nil
+	}
+	return "", errNoKeyspaces
 }
 
 // Server serves the protocol on one listener. Create it with New, run Serve once, and end
@@ -33,7 +43,7 @@ type Server struct {
 	cfg      Config
 	limited  *slog.Logger // for messages that many commands may repeat
 	attached atomic.Pointer[node]
-	metrics  *metrics
+	metrics  *resp.Metrics
 	commands commandTable
 	listener *gate.Listener
 	started  time.Time

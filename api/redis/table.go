@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -58,34 +59,45 @@ func (t *table) reset() {
 	}
 }
 
-// op plans an op of the command that is being planned.
-func (b *batch) op(t *table, id uint64, kind engine.OpKind, cells ...engine.Cell) int32 {
+// op plans an op of the command that is being planned, on the row of a key.
+func (b *batch) op(k key, kind engine.OpKind, cells ...engine.Cell) int32 {
+	t := k.table
 	if len(t.units) == 0 || t.units[len(t.units)-1].number != b.number {
 		t.units = append(t.units, unit{b.number, len(t.ops), b.id})
 	}
 	from := len(t.cells)
 	t.cells = append(t.cells, cells...)
-	t.ops = append(t.ops, engine.Op{ID: id, Kind: kind, Cells: t.cells[from:len(t.cells):len(t.cells)]})
+	t.ops = append(t.ops, engine.Op{ID: k.id, Kind: kind, Cells: t.cells[from:len(t.cells):len(t.cells)]})
 	b.pending++
-	return int32(len(t.ops) - 1)
+	at := len(t.ops) - 1
+	if k.late != nil {
+		b.await(k.late, b.writes, func(number uint64, err error) {
+			t.ops[at].ID = number
+			t.lose(at, err)
+		})
+	}
+	return int32(at)
 }
 
 // before plans an op that reads a row. The read sees the ops that were planned before it, but not
 // the later ones.
-func (b *batch) before(t *table, id uint64) int32 { return b.op(t, id, engine.OpAdd, engine.Cell{}) }
+func (b *batch) before(k key) int32 { return b.op(k, engine.OpAdd, engine.Cell{}) }
 
 // fetch plans the read of a row or count. The result is the next cell of the reply.
 func (b *batch) fetch(k key) {
 	t := k.table
 	if len(t.ops) == 0 && !b.atomic {
-		if n := len(t.ids); n == 0 || t.ids[n-1] != k.id { // consecutive keys of one row share a read
+		if n := len(t.ids); n == 0 || t.ids[n-1] != k.id || k.late != nil { // consecutive keys of one row share a read
 			t.ids = append(t.ids, k.id)
 			b.pending++
+			if k.late != nil {
+				b.await(k.late, false, func(number uint64, err error) { t.got(n, number, err) })
+			}
 		}
 		b.cells = append(b.cells, cell{table: t, row: int32(len(t.ids) - 1), column: int16(k.column), op: false, set: k.set})
 		return
 	}
-	op := b.before(t, k.id)
+	op := b.before(k)
 	if !b.atomic {
 		t.fetched = append(t.fetched, op)
 	}
@@ -95,6 +107,41 @@ func (b *batch) fetch(k key) {
 // wrote adds the next cell of the reply: the count of a key right after an op.
 func (b *batch) wrote(k key, op int32) {
 	b.cells = append(b.cells, cell{table: k.table, row: op, column: int16(k.column), op: true, set: k.set})
+}
+
+// got sets the id of a read, or why it is unknown.
+func (t *table) got(read int, id uint64, err error) {
+	if t.ids[read] = id; err != nil {
+		if t.unread == nil {
+			t.unread = make([]error, len(t.ids))
+		}
+		t.unread[read] = err
+	}
+}
+
+func (t *table) fail(op int, err error) {
+	if t.failed == nil {
+		t.failed = make([]error, len(t.ops))
+	}
+	if t.failed[op] == nil {
+		t.failed[op] = err
+	}
+}
+
+// lose records why an op lacks an id, if err is not nil. apply does not write the op's unit.
+func (t *table) lose(op int, err error) {
+	if err != nil {
+		t.fail(op, err)
+		t.fetched = slices.DeleteFunc(t.fetched, func(read int32) bool { return int(read) == op })
+	}
+}
+
+// lost returns why a unit that was not written yet cannot be written, or nil.
+func (t *table) lost(number int) (err error) {
+	for op := t.units[number].first; t.failed != nil && op < t.end(number); op++ {
+		err = cmp.Or(err, t.failed[op])
+	}
+	return err
 }
 
 // end returns the index after the last op of a unit.

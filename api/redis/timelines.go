@@ -9,6 +9,7 @@ import (
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/internal/strictjson"
+	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/kinds"
@@ -39,10 +40,10 @@ func timelineCommands() []spec {
 // with 1 if it added or removed the post, else 0.
 func changeOutbox(do func(t *inbox.Timelines, author, id uint64, w *shard.Write) (inbox.Published, error)) func(*arguments) {
 	return func(a *arguments) {
-		author, id := a.id("author"), a.id("id")
+		author, id := a.id("author", kinds.KeyspaceUsers), a.id("id", kinds.KeyspacePosts)
 		a.Options(a.keyOption())
-		planWrite(a, subject{kind: ofAuthor, id: author}, 1, func(w *shard.Write) (bool, error) {
-			p, err := do(a.node().timelines, author, id, w)
+		planWrite(a, subject{kind: ofAuthor}, author, 1, func(w *shard.Write) (bool, error) {
+			p, err := do(a.node().timelines, *author, *id, w)
 			return p.Changed, err
 		}, appendTruth)
 	}
@@ -52,20 +53,26 @@ var errBadCursor = resp.FieldError("cursor", "not a cursor of this command")
 
 // listOutbox replies with ids. The last id is the CURSOR of the next page.
 func listOutbox(a *arguments) {
-	author, limit, after, hasAfter := a.id("author"), inbox.TimelinePostsDefault, uint64(0), false
+	author, limit, after, hasAfter := a.id("author", kinds.KeyspaceUsers), inbox.TimelinePostsDefault, new(uint64), false
 	a.Options(resp.LimitOption(&limit, inbox.TimelinePostsMax), resp.TextOption("cursor", func(text []byte) error {
-		if after, hasAfter = parseID(text); !hasAfter {
+		if hasAfter = true; a.parseID("cursor", kinds.KeyspacePosts, text, after) != nil {
 			return errBadCursor
 		}
 		return nil
 	}))
+	space, err := a.node().namesOf(kinds.KeyspacePosts)
+	a.Fail(err)
+	var ids names.Shown
 	planRead(a, nil, feedRows, func(opt *shard.ReadOptions) ([]counters.Post, error) {
-		posts, _, err := a.node().timelines.Outbox(author, after, hasAfter, limit, opt)
+		posts, _, err := a.node().timelines.Outbox(*author, *after, hasAfter, limit, opt)
+		if err == nil {
+			ids, err = a.node().names.Show(space, names.IDs(posts, func(p counters.Post) uint64 { return p.ID }), opt)
+		}
 		return posts, err
 	}, func(dst []byte, posts []counters.Post, _ bool) []byte {
 		dst = resp.AppendArray(dst, len(posts))
-		for _, p := range posts {
-			dst = resp.AppendBulkUint(dst, p.ID)
+		for i, p := range posts {
+			dst = appendID(dst, ids, i, p.ID)
 		}
 		return dst
 	})
@@ -73,7 +80,7 @@ func listOutbox(a *arguments) {
 
 // readTimeline parses a user, and optionally LIMIT, CURSOR, GROUP, COUNTS and MEMBER.
 func readTimeline(a *arguments) {
-	c, q := a.b.conn, inbox.TimelineQuery{User: a.user(), Limit: inbox.TimelinePostsDefault}
+	c, user, q := a.b.conn, a.user(), inbox.TimelineQuery{Limit: inbox.TimelinePostsDefault}
 	var sets []byte // columns of MEMBER, separated by commas
 	a.Options(resp.LimitOption(&q.Limit, inbox.TimelinePostsMax),
 		resp.TextOption("cursor", func(text []byte) error {
@@ -104,8 +111,19 @@ func readTimeline(a *arguments) {
 	if a.Err == nil && sets != nil {
 		a.Fail(c.memberOption(&q, sets))
 	}
+	users, err := a.node().namesOf(kinds.KeyspaceUsers)
+	a.Fail(err)
+	posts, err := a.node().namesOf(kinds.KeyspacePosts)
+	a.Fail(err)
+	for field, ks := range map[string]*shard.Keyspace{"counts": q.Counts, "member": q.Sets} {
+		if ks != nil && ks.Names != posts {
+			a.Fail(resp.FieldError(field, "the ids of the keyspace are not those of posts"))
+		}
+	}
+	var authors, ids names.Shown
 	planRead(a, nil, feedRows, func(opt *shard.ReadOptions) (*inbox.TimelinePage, error) {
 		var p inbox.TimelinePage
+		q.User = *user
 		writes := []*written{c.server.writtenTo(kinds.KeyspaceUsers), c.server.writtenTo(kinds.KeyspaceUnread)}
 		for _, ks := range []*shard.Keyspace{q.Counts, q.Sets} {
 			if ks != nil && !slices.Contains(writes, c.server.writtenTo(ks.Name)) {
@@ -115,8 +133,16 @@ func readTimeline(a *arguments) {
 		var seen shard.ReadOptions
 		c.freshness(&seen, opt.Deadline, writes...)
 		err := seeing(&seen, func() error { return a.node().timelines.Read(&q, &seen, &p) }, writes...)
+		if err == nil {
+			authors, err = c.server.node().names.Show(users, names.IDs(p.Posts, func(p counters.Post) uint64 { return p.Author }), opt)
+		}
+		if err == nil {
+			ids, err = c.server.node().names.Show(posts, names.IDs(p.Posts, func(p counters.Post) uint64 { return p.ID }), opt)
+		}
 		return &p, err
-	}, func(dst []byte, p *inbox.TimelinePage, resp3 bool) []byte { return appendTimeline(dst, &q, p, resp3) })
+	}, func(dst []byte, p *inbox.TimelinePage, resp3 bool) []byte {
+		return appendTimeline(dst, &q, p, ids, authors, resp3)
+	})
 }
 
 // memberOption parses the columns of MEMBER, separated by commas. They belong to the keyspace of
@@ -148,7 +174,7 @@ func (c *conn) memberOption(q *inbox.TimelineQuery, columns []byte) error {
 
 // appendTimeline appends a map of posts and cursor, which is null for the last page. A post is a
 // map of id, author and, if the command asks for them, counts and member.
-func appendTimeline(dst []byte, q *inbox.TimelineQuery, p *inbox.TimelinePage, resp3 bool) []byte {
+func appendTimeline(dst []byte, q *inbox.TimelineQuery, p *inbox.TimelinePage, ids, authors names.Shown, resp3 bool) []byte {
 	members, postMembers := 2, 2
 	if len(p.Unreadable) > 0 {
 		members++
@@ -161,8 +187,8 @@ func appendTimeline(dst []byte, q *inbox.TimelineQuery, p *inbox.TimelinePage, r
 	}
 	dst = resp.AppendArray(resp.AppendBulk(resp.AppendMap(dst, members, resp3), "posts"), len(p.Posts))
 	for i, post := range p.Posts {
-		dst = resp.AppendBulkUint(resp.AppendBulk(resp.AppendMap(dst, postMembers, resp3), "id"), post.ID)
-		dst = resp.AppendBulkUint(resp.AppendBulk(dst, "author"), post.Author)
+		dst = appendID(resp.AppendBulk(resp.AppendMap(dst, postMembers, resp3), "id"), ids, i, post.ID)
+		dst = appendID(resp.AppendBulk(dst, "author"), authors, i, post.Author)
 		if q.Counts != nil {
 			width := len(q.Counts.Columns)
 			dst = resp.AppendMap(resp.AppendBulk(dst, "counts"), len(q.Counts.ColumnNames()), resp3)
@@ -199,7 +225,7 @@ func appendTimeline(dst []byte, q *inbox.TimelineQuery, p *inbox.TimelinePage, r
 func changeFeed(do func(n *inbox.Numbers, user uint64, followees []uint64, w *shard.Write) (inbox.Feed, error)) func(*arguments) {
 	return func(a *arguments) {
 		user, followees := a.user(), a.followees()
-		writeFeed(a, user, func(w *shard.Write) (inbox.Feed, error) { return do(a.node().unread, user, followees, w) })
+		writeFeed(a, user, func(w *shard.Write) (inbox.Feed, error) { return do(a.node().unread, *user, followees, w) })
 	}
 }
 
@@ -208,18 +234,18 @@ func changeFeed(do func(n *inbox.Numbers, user uint64, followees []uint64, w *sh
 func resetFeed(a *arguments) {
 	user, followees := a.user(), []uint64(nil)
 	a.Options(a.keyOption(), resp.ListOption("followees", inbox.FolloweesMax, 1, func(texts [][]byte) (err error) {
-		followees, err = followeesOf(texts)
+		followees, err = a.followeesOf(texts)
 		return err
 	}))
 	writeFeed(a, user, func(w *shard.Write) (inbox.Feed, error) {
-		return a.node().unread.ResetFeed(user, followees, nil, w)
+		return a.node().unread.ResetFeed(*user, followees, nil, w)
 	})
 }
 
 // writeFeed plans a write to a user's feed. It replies with the resulting number of new
 // posts.
-func writeFeed(a *arguments, user uint64, write func(w *shard.Write) (inbox.Feed, error)) {
-	planWrite(a, subject{kind: ofUser, id: user}, feedRows, write, func(dst []byte, f inbox.Feed, _ bool) []byte { return resp.AppendInt(dst, f.Unread) })
+func writeFeed(a *arguments, user *uint64, write func(w *shard.Write) (inbox.Feed, error)) {
+	planWrite(a, subject{kind: ofUser}, user, feedRows, write, func(dst []byte, f inbox.Feed, _ bool) []byte { return resp.AppendInt(dst, f.Unread) })
 }
 
 // feedUnread replies with the number of new posts. With DETAIL, it also replies with the number for
@@ -227,16 +253,25 @@ func writeFeed(a *arguments, user uint64, write func(w *shard.Write) (inbox.Feed
 func feedUnread(a *arguments) {
 	user, detail := a.user(), false
 	a.Options(resp.FlagOption("detail", &detail))
+	space, err := a.node().namesOf(kinds.KeyspaceUsers)
+	a.Fail(err)
+	var ids names.Shown
 	planRead(a, nil, feedRows,
-		func(opt *shard.ReadOptions) (inbox.Feed, error) { return a.node().unread.Feed(user, opt) },
+		func(opt *shard.ReadOptions) (inbox.Feed, error) {
+			f, err := a.node().unread.Feed(*user, opt)
+			if err == nil && detail {
+				ids, err = a.node().names.Show(space, names.IDs(f.Detail, func(u inbox.FolloweeUnread) uint64 { return u.ID }), opt)
+			}
+			return f, err
+		},
 		func(dst []byte, f inbox.Feed, resp3 bool) []byte {
 			if !detail {
 				return resp.AppendInt(dst, f.Unread)
 			}
 			dst = resp.AppendInt(resp.AppendBulk(resp.AppendMap(dst, 2, resp3), "unread"), f.Unread)
 			dst = resp.AppendMap(resp.AppendBulk(dst, "followees"), len(f.Detail), resp3)
-			for _, followee := range f.Detail {
-				dst = resp.AppendInt(resp.AppendBulkUint(dst, followee.ID), followee.Unread)
+			for i, followee := range f.Detail {
+				dst = resp.AppendInt(appendID(dst, ids, i, followee.ID), followee.Unread)
 			}
 			return dst
 		})

@@ -44,8 +44,11 @@ func (b *batch) unreadRow(user []byte) (key, error) {
 	if err != nil {
 		return key{}, err
 	}
-	id, err := idOf("user", user)
-	return key{table: t, id: id, column: wholeRow, set: false}, err
+	id, of, ok := b.idIn(t.ks.Names, user)
+	if !ok {
+		return key{}, resp.FieldError("user", notID(t.ks.Names))
+	}
+	return key{table: t, id: id, late: of, column: wholeRow, set: false}, nil
 }
 
 // unreadIncr parses triples of user, column and delta, and plans one addition for each triple.
@@ -104,7 +107,7 @@ func unreadReset(a *arguments) {
 	ops, _ := inbox.ResetOps(k.id, cells, columns)
 	from := len(b.cells)
 	for i := range ops {
-		b.wrote(k, b.op(k.table, k.id, ops[i].Kind, ops[i].Cells...))
+		b.wrote(k, b.op(k, ops[i].Kind, ops[i].Cells...))
 	}
 	b.answer(appendReset, from)
 }
@@ -168,14 +171,14 @@ func countUp(field string, do func(*inbox.Numbers, string, *shard.Write) (int64,
 	return func(a *arguments) {
 		name := a.name(field)
 		a.Options(a.keyOption())
-		planWrite(a, subject{name: name}, 1, func(w *shard.Write) (int64, error) { return do(a.node().unread, name, w) }, appendInt)
+		planWrite(a, subject{name: name}, nil, 1, func(w *shard.Write) (int64, error) { return do(a.node().unread, name, w) }, appendInt)
 	}
 }
 
 func retract(a *arguments) {
 	name, seq := a.name("channel"), a.Number("seq")
 	a.Options(a.keyOption())
-	planWrite(a, subject{name: name}, 1, func(w *shard.Write) (int64, error) { return seq, a.node().unread.Retract(name, seq, w) }, appendInt)
+	planWrite(a, subject{name: name}, nil, 1, func(w *shard.Write) (int64, error) { return seq, a.node().unread.Retract(name, seq, w) }, appendInt)
 }
 
 func notices(a *arguments) {
@@ -187,7 +190,7 @@ func notices(a *arguments) {
 		since.Behind = *behind
 	}
 	planRead(a, nil, 1, func(opt *shard.ReadOptions) (inbox.Notices, error) {
-		return a.node().unread.Notices(name, user, since, opt)
+		return a.node().unread.Notices(name, *user, since, opt)
 	}, appendNotices)
 }
 
@@ -195,8 +198,8 @@ func readNotices(a *arguments) {
 	name, user := a.name("channel"), a.user()
 	var upTo, since *int64
 	a.Options(resp.NumberOption("upto", &upTo), resp.NumberOption("since", &since), a.keyOption())
-	planWrite(a, subject{ofUser, user, name}, 1, func(w *shard.Write) (inbox.Notices, error) {
-		return a.node().unread.ReadNotices(name, user, upTo, since, w)
+	planWrite(a, subject{kind: ofUser, name: name}, user, 1, func(w *shard.Write) (inbox.Notices, error) {
+		return a.node().unread.ReadNotices(name, *user, upTo, since, w)
 	}, appendNotices)
 }
 
@@ -223,18 +226,18 @@ func setDot(a *arguments) {
 	if newUsers == "" {
 		a.Fail(resp.FieldError("newusers", "missing"))
 	}
-	planWrite(a, subject{name: name}, 1, func(w *shard.Write) (int64, error) { return a.node().unread.SetDot(name, newUsers == "1", w) }, appendInt)
+	planWrite(a, subject{name: name}, nil, 1, func(w *shard.Write) (int64, error) { return a.node().unread.SetDot(name, newUsers == "1", w) }, appendInt)
 }
 
 func showDot(a *arguments) {
 	name, user := a.name("dot"), a.user()
-	planRead(a, nil, 1, func(opt *shard.ReadOptions) (bool, error) { return a.node().unread.Shows(name, user, opt) }, appendTruth)
+	planRead(a, nil, 1, func(opt *shard.ReadOptions) (bool, error) { return a.node().unread.Shows(name, *user, opt) }, appendTruth)
 }
 
 func clearDot(a *arguments) {
 	name, user := a.name("dot"), a.user()
 	a.Options(a.keyOption())
-	planWrite(a, subject{ofUser, user, name}, 1, func(w *shard.Write) (bool, error) { return a.node().unread.ClearDot(name, user, w) }, appendTruth)
+	planWrite(a, subject{kind: ofUser, name: name}, user, 1, func(w *shard.Write) (bool, error) { return a.node().unread.ClearDot(name, *user, w) }, appendTruth)
 }
 
 func listChannels(a *arguments) {

@@ -385,6 +385,7 @@ const rule = `
 		inbox
 		internal/program
 		internal/strictjson
+		names
 		raftfsm
 		raftfsm/catalog
 		raftfsm/counters

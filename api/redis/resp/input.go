@@ -1,6 +1,7 @@
 package resp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -59,6 +60,17 @@ type Bounds struct {
 	// OutputBytesMax bounds the replies that wait for a client that does not read. Beyond it, the
 	// server closes the connection.
 	OutputBytesMax int
+}
+
+// SetDefaults replaces zero bounds by their defaults.
+func (b *Bounds) SetDefaults() {
+	b.ArriveTimeout = cmp.Or(b.ArriveTimeout, 30*time.Second)
+	b.IdleTimeout = cmp.Or(b.IdleTimeout, time.Hour)
+	b.WriteTimeout = cmp.Or(b.WriteTimeout, 10*time.Second)
+	b.CommandBytesMax = cmp.Or(b.CommandBytesMax, 1<<20)
+	b.BulkBytesMax = cmp.Or(b.BulkBytesMax, 64<<10)
+	b.ArgsMax = cmp.Or(b.ArgsMax, 20_001)
+	b.OutputBytesMax = cmp.Or(b.OutputBytesMax, 16<<20)
 }
 
 // Shared has the bounds, budgets and metrics that all connections of a server share.

@@ -1,0 +1,138 @@
+package names
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/countd/countd/shard"
+)
+
+// Text is a text of a request whose number was not in memory when the request was parsed.
+type Text struct {
+	Space, Text string
+	Assign      bool   // Settle gives the text a number if it has none, because the request writes to it
+	Number      uint64 // set by Settle; 0 for a text that has no number
+	Err         error  // set by Settle: why the number is unknown
+	asked       asked
+}
+
+// asked tells what Settle has asked for.
+type asked uint8
+
+const (
+	askedNumber asked = 1 + iota
+	askedAssign
+)
+
+// Request collects the texts of a request, each once, so that Settle looks up all of them together.
+// The zero value is empty. It is not safe for concurrent use.
+type Request struct {
+	texts map[[2]string]*Text // by space and text
+	// Final makes Number return 0, without a Text, for a text that is not in memory and has no number:
+	// Settle was called, and the request is parsed again.
+	Final bool
+}
+
+// Number returns the number of an id that Valid accepts. If it is not in memory, Number returns 0 and
+// the Text that Settle looks up.
+func (r *Request) Number(n *Names, space string, id []byte) (uint64, *Text) {
+	if number, ok := n.Cached(space, id); ok {
+		return number, nil
+	}
+	t := r.texts[[2]string{space, string(id)}]
+	switch {
+	case t == nil:
+		t = &Text{Space: space, Text: string(id)}
+		r.Add(t)
+	case r.Final:
+		return t.Number, nil
+	}
+	return 0, t
+}
+
+// Add adds a text of another request.
+func (r *Request) Add(t *Text) {
+	if r.texts == nil {
+		r.texts = map[[2]string]*Text{}
+	}
+	r.texts[[2]string{t.Space, t.Text}] = t
+}
+
+// Reset forgets all texts.
+func (r *Request) Reset() { r.texts = nil }
+
+// question is a call for several texts.
+type question struct {
+	space  string
+	assign bool
+	texts  []*Text
+}
+
+// Settle sets Number, or Err, of texts. It calls Find and Assign once for each space, all by one call of
+// together, which may run them concurrently.
+func (n *Names) Settle(texts []*Text, opt *shard.ReadOptions, w *shard.Write, together func(calls int, run func(i int))) {
+	var all []question
+	for _, t := range texts {
+		ask := askedNumber
+		if t.Assign {
+			ask = askedAssign
+		}
+		if t.asked >= ask || t.Number != 0 {
+			continue
+		}
+		t.asked = ask
+		at := slices.IndexFunc(all, func(q question) bool { return q.space == t.Space && q.assign == t.Assign })
+		if at < 0 {
+			at, all = len(all), append(all, question{space: t.Space, assign: t.Assign})
+		}
+		all[at].texts = append(all[at].texts, t)
+	}
+	together(len(all), func(i int) {
+		q := &all[i]
+		ids, numbers := make([]string, len(q.texts)), make([]uint64, len(q.texts))
+		for i, t := range q.texts {
+			ids[i] = t.Text
+		}
+		var err error
+		if q.assign {
+			err = n.Assign(q.space, ids, numbers, w)
+		} else {
+			err = n.Find(q.space, ids, numbers, opt)
+		}
+		for i, t := range q.texts {
+			t.Number, t.Err = numbers[i], err
+		}
+	})
+}
+
+// Shown has the texts of the ids of an answer. It is nil if the ids are numbers.
+type Shown []string
+
+// Show returns the texts of ids, which are numbers if space is "".
+func (n *Names) Show(space string, ids []uint64, opt *shard.ReadOptions) (Shown, error) {
+	if space == "" {
+		return nil, nil
+	}
+	s := make(Shown, len(ids))
+	if len(ids) == 0 {
+		return s, nil
+	}
+	return s, n.Texts(space, ids, s, opt)
+}
+
+// AppendTo appends the id with index i: its text, or its digits. The text of an erased id is "".
+func (s Shown) AppendTo(dst []byte, i int, id uint64) []byte {
+	if s == nil {
+		return strconv.AppendUint(dst, id, 10)
+	}
+	return append(dst, s[i]...)
+}
+
+// IDs returns the ids of the elements of an answer.
+func IDs[E any](all []E, id func(E) uint64) []uint64 {
+	ids := make([]uint64, len(all))
+	for i, e := range all {
+		ids[i] = id(e)
+	}
+	return ids
+}
