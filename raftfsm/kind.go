@@ -38,6 +38,7 @@ type Traits struct {
 	Columns    bool // the keyspaces have columns, and operators may add more
 	FloorZero  bool // a new column has the floor 0, unless the request sets another
 	Everywhere bool // every node holds a replica of each shard, always
+	Undivided  bool // the keyspaces have one shard, for ever
 }
 
 // Walk is called with each section of a snapshot in order, except the sections of the request

@@ -119,6 +119,7 @@ const rule = `
 		raftfsm/spill
 	raftfsm/names:
 		engine
+		engine/cold
 		internal/wire
 		raftfsm
 		raftfsm/codec
@@ -137,6 +138,7 @@ const rule = `
 		raftfsm/counters
 		raftfsm/dedup
 		raftfsm/feed
+		raftfsm/names
 		raftfsm/rows
 		raftfsm/spill
 		raftfsm/unread
@@ -544,9 +546,9 @@ const rule = `
 		source/sink/sinktest
 
 	# Modules that only their floor may know of. A test of whole nodes forges a log. A recovery reads configurations.
-	only cluster raftfsm raftfsm/unread raftfsm/counters raftfsm/feed raftfsm/kinds raftfsm/catalog internal/rafttest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
+	only cluster raftfsm raftfsm/unread raftfsm/counters raftfsm/feed raftfsm/names raftfsm/kinds raftfsm/catalog internal/rafttest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
 	only shard/storage cmd/countd/e2e: go.etcd.io/bbolt
-	only engine/cold engine/members internal/scarce raftfsm/counters raftfsm/feed raftfsm/kinds raftfsm/spill shard/raftstore shard/storage: github.com/cockroachdb/pebble/v2/... github.com/maypok86/otter/v2/...
+	only engine/cold engine/members internal/scarce raftfsm/counters raftfsm/feed raftfsm/names raftfsm/kinds raftfsm/spill shard/raftstore shard/storage: github.com/cockroachdb/pebble/v2/... github.com/maypok86/otter/v2/...
 	only cluster: github.com/hashicorp/memberlist
 	only api console cmd/countctl/...: github.com/valyala/fasthttp/...
 	only api: github.com/valyala/fastjson/...

@@ -15,7 +15,7 @@ import (
 // snapshot.
 var knowsKinds = []string{"shard/replica", "shard/tiering"}
 
-var ofKind = regexp.MustCompile(`"github\.com/countd/countd/raftfsm/(counters|unread|feed|rows)"|\bcodec\.Kind(Counters|Unread|Feed|Board)\b|\bkinds\.(Counters|Unread|Feed|Board|Keyspace[A-Z]\w*)\b`)
+var ofKind = regexp.MustCompile(`"github\.com/countd/countd/raftfsm/(counters|unread|feed|names|rows)"|\bcodec\.Kind(Counters|Unread|Feed|Board|Names)\b|\bkinds\.(Counters|Unread|Feed|Board|Names|Keyspace[A-Z]\w*)\b`)
 
 // TestShardKnowsNoKind checks that the other packages under shard name no kind of shard. They find
 // kinds and their traits in package kinds.

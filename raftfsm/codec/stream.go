@@ -27,6 +27,7 @@ import (
 //	sweep:    unread/sweep.go; once, after the cursors
 //	feeds:    bodystream.go, feed/stream.go
 //	board:    JSON; once
+//	names, texts: names/stream.go; names once, then texts, none if there are no texts
 //	producers, forgotten, keys: dedup/state.go; each once, keys at least once, after all of a shard
 //	positions: dedup/positions.go; at most once, after the keys
 //	judging: dedup/judging.go; after the positions, only if the shard has split
@@ -74,6 +75,9 @@ const (
 
 	StreamShare        = 21 // these two: counters/streamcold.go
 	StreamCarriedShare = 22
+
+	StreamNames = 23 // these two: names/stream.go
+	StreamTexts = 24
 
 	StreamEnd = 255
 

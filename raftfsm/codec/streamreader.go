@@ -30,7 +30,7 @@ var places = [256]uint8{
 	StreamHead: 1, StreamCatalog: 2, StreamMembers: 2, StreamCarriedMembers: 2,
 	StreamRows: 3, StreamCold: 3, StreamCarried: 3, StreamFeeds: 3, StreamBoard: 4,
 	StreamOutboxes: 5, StreamCursors: 5, StreamSweep: 6, StreamHot: 6, StreamProducers: 7,
-	StreamShare: 3, StreamCarriedShare: 3,
+	StreamShare: 3, StreamCarriedShare: 3, StreamNames: 4, StreamTexts: 5,
 	StreamForgotten: 8, StreamKeys: 9, StreamPositions: 10, StreamJudging: 11,
 }
 

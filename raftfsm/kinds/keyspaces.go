@@ -11,6 +11,7 @@ const (
 	Unread   = "unread"   // counters and cursors of users
 	Feed     = "feed"     // the followees of users, and how many posts of each the user has seen
 	Board    = "board"    // notices and dots that all users share
+	Names    = "names"    // the numbers of text ids
 )
 
 // Created is the kind of the keyspaces that operators create.

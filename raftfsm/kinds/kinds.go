@@ -11,11 +11,12 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/names"
 	"github.com/countd/countd/raftfsm/unread"
 )
 
 // All lists every kind of shard. It is read only.
-var All = raftfsm.Kinds{counters.Kind{}, unread.Kind{}, feed.Kind{}, unread.BoardKind{}}
+var All = raftfsm.Kinds{counters.Kind{}, unread.Kind{}, feed.Kind{}, unread.BoardKind{}, names.Kind{}}
 
 // CheckCursorIdle returns the time for which the cursors of an idle user are kept: idle, or the
 // default if idle is 0. If idle is out of bounds, it returns an error.

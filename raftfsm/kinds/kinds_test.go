@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,11 +17,12 @@ import (
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/names"
 	"github.com/countd/countd/raftfsm/unread"
 )
 
 // shardKinds are all kinds except counters.
-var shardKinds = []codec.Kind{codec.KindUnread, codec.KindFeed, codec.KindBoard}
+var shardKinds = []codec.Kind{codec.KindUnread, codec.KindFeed, codec.KindBoard, codec.KindNames}
 
 func cursorOp(kind engine.OpKind, number uint8, at int64) *engine.Op {
 	return &engine.Op{Kind: kind, Cells: []engine.Cell{{Column: number, Value: at}}}
@@ -53,6 +55,15 @@ func goldenRequest(kind codec.Kind, w *raftfsm.RequestWriter) {
 		(&unread.BoardOp{Kind: unread.SetDot, Name: "me"}).AppendTo(w, 0, 0)
 		(&unread.BoardOp{Kind: unread.PutChannel, Name: "ads", Channel: &unread.Channel{Number: 60, Latest: 9, Floor: 1, Retracted: []int64{3, 5}}}).AppendTo(w, 0, 0)
 		(&unread.BoardOp{Kind: unread.PutDot, Name: "old", Dot: &unread.Dot{Number: 61, Fired: 4}}).AppendTo(w, 0, 0)
+	case codec.KindNames:
+		ops := names.Ops{
+			{Kind: names.Assign, Text: "0f8fad5b-d9cb-469f-a165-70867728950e"}, {Kind: names.Assign, Text: "01ARZ3NDEKTSV4RRFFQ69G5FAV"},
+			{Kind: names.Assign, Text: "a/slug:1"}, {Kind: names.Assign, Text: "gone"}, {Kind: names.Erase, Text: "gone"},
+			{Kind: names.Put, Text: "über", Number: 300}, {Kind: names.Put, Number: 1 << 20}, {Kind: names.Assign, Text: "7"},
+		}
+		for i := range ops {
+			ops.AppendTo(w, 0, i)
+		}
 	}
 }
 
@@ -167,7 +178,12 @@ func TestWriterPanicsOnWhatHasNoForm(t *testing.T) {
 		"no kind of feed op":       func(w *raftfsm.RequestWriter) { feed.Ops{{}}.AppendTo(w, 1, 0) },
 		"a channel without a name": func(w *raftfsm.RequestWriter) { (&unread.BoardOp{Kind: unread.Publish}).AppendTo(w, 0, 0) },
 		"an empty put":             func(w *raftfsm.RequestWriter) { (&unread.BoardOp{Kind: unread.PutDot, Name: "a"}).AppendTo(w, 0, 0) },
-		"a sweep of nothing":       func(w *raftfsm.RequestWriter) { unread.AppendSweep(w, unread.CursorIdleMin, 0) },
+		"a name that is too long": func(w *raftfsm.RequestWriter) {
+			names.Ops{{Kind: names.Assign, Text: strings.Repeat("x", names.BytesMax+1)}}.AppendTo(w, 0, 0)
+		},
+		"a name of other bytes": func(w *raftfsm.RequestWriter) { names.Ops{{Kind: names.Erase, Text: "\xff"}}.AppendTo(w, 0, 0) },
+		"the number 0":          func(w *raftfsm.RequestWriter) { names.Ops{{Kind: names.Put, Text: "a"}}.AppendTo(w, 0, 0) },
+		"a sweep of nothing":    func(w *raftfsm.RequestWriter) { unread.AppendSweep(w, unread.CursorIdleMin, 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			mustNotBeWritten(t, fill)

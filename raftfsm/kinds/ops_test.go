@@ -12,6 +12,7 @@ import (
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/names"
 	"github.com/countd/countd/raftfsm/unread"
 )
 
@@ -26,6 +27,7 @@ func TestOpsFitTheirKinds(t *testing.T) {
 		"publish": counters.OutboxOps{{PostOp: counters.PostOp{Kind: counters.Publish, ID: 5, Limits: counters.OutboxLimits{Posts: 1}}}}, "clear outboxes": counters.OutboxOps{{PostOp: counters.PostOp{Kind: counters.ClearOutboxes}}},
 		"raise": unread.CursorOps{{Kind: unread.Raise, Cells: cells}}, "begin": unread.CursorOps{{Kind: unread.Begin, Cells: cells}},
 		"follow": feed.Ops{{Kind: feed.Follow}}, "clear feeds": feed.Ops{{Kind: feed.Clear}}, "fire": &unread.BoardOp{Kind: unread.Fire, Name: "d"},
+		"assign": names.Ops{{Kind: names.Assign, Text: "a"}}, "erase": names.Ops{{Kind: names.Erase, Text: "a"}}, "put name": names.Ops{{Kind: names.Put, Number: 3}},
 	}
 	for name, ops := range all {
 		for _, kind := range All {
@@ -34,7 +36,7 @@ func TestOpsFitTheirKinds(t *testing.T) {
 				var ofSection, ofOps visits
 				w.Reset(nil, codec.Whole, &dedup.RequestID{})
 				key := uint64(1)
-				if name == "clear members" { // an op that clears all sets has the key 0
+				if name == "clear members" || kind.Number() == codec.KindNames { // an op that clears all sets has the key 0; so have ops on names
 					key = 0
 				}
 				ops.AppendTo(&w, key, 0)

@@ -33,8 +33,8 @@ func TestQueriesOfOtherKinds(t *testing.T) {
 				if errors.Is(err, raftfsm.ErrOtherKind) && other == kind {
 					t.Errorf("%T of %s: %v", q, kind.Number(), err)
 				}
-				feedOrBoard := other.Number() == codec.KindFeed || other.Number() == codec.KindBoard
-				if feedOrBoard && other != kind && (!errors.Is(err, raftfsm.ErrOtherKind) || !errors.Is(err, wire.ErrBadMessage)) {
+				noRows := other.Number() == codec.KindFeed || other.Number() == codec.KindBoard || other.Number() == codec.KindNames
+				if noRows && other != kind && (!errors.Is(err, raftfsm.ErrOtherKind) || !errors.Is(err, wire.ErrBadMessage)) {
 					t.Errorf("%T of %s in a shard of %s: %v", q, kind.Number(), other.Number(), err)
 				}
 			}

@@ -321,7 +321,7 @@ func TestSectionOfSourceIsChecked(t *testing.T) {
 	var w raftfsm.RequestWriter
 	id := section(dedup.SectionBegin, 1, 1, 0, 5)
 	w.Reset(nil, codec.Whole, &id)
-	for kind, want := range map[codec.Kind]bool{codec.KindCounters: true, codec.KindUnread: true, codec.KindFeed: false, codec.KindBoard: false} {
+	for kind, want := range map[codec.Kind]bool{codec.KindCounters: true, codec.KindUnread: true, codec.KindFeed: false, codec.KindBoard: false, codec.KindNames: false} {
 		_, clocked, err := All.CheckSection(kind, codec.Whole, w.Section(), nil)
 		if (err == nil) != want || want && !clocked {
 			t.Errorf("%s: clocked %v, %v", kind, clocked, err)

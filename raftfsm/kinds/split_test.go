@@ -676,10 +676,10 @@ func splitManyRows(t *testing.T, by raftfsm.Partition, parted int, tiers bool) {
 }
 
 // If a split cannot read a body on disk, the shard stays unchanged, whether it parts the bodies or copies them. A board
-// never splits.
+// and names never split.
 func TestSplitThatFails(t *testing.T) {
 	t.Parallel()
-	for i, kind := range []codec.Kind{codec.KindCounters, codec.KindFeed, codec.KindBoard, codec.KindCounters, codec.KindFeed} {
+	for i, kind := range []codec.Kind{codec.KindCounters, codec.KindFeed, codec.KindBoard, codec.KindNames, codec.KindCounters, codec.KindFeed} {
 		w := newSplitWorld(t, kind)
 		switch kind {
 		case codec.KindCounters:
@@ -689,13 +689,13 @@ func TestSplitThatFails(t *testing.T) {
 			w.entry(t, w.onDisk, splitOp{1, func(w *raftfsm.RequestWriter, _ raftfsm.Machine) { goldenRequest(kind, w) }})
 		}
 		want := raftfsm.ErrUndivided
-		if bodies := w.onDisk.Bodies(); bodies != nil {
+		if bodies := w.onDisk.Bodies(); bodies != nil && kind != codec.KindNames {
 			w.tier(t)
 			must.Do(t, w.store.Drop(1))
 			want = spill.ErrLost
 		}
 		s := &raftfsm.Split{Attempt: 1, From: codec.Whole, Parts: make([]dedup.Part, 2), PartOf: func(uint64) int { return 1 }}
-		if i > 2 {
+		if i > 3 {
 			s.By = raftfsm.Partition{From: codec.Whole, Divisor: 1, Parts: 2}
 		}
 		before := w.onDisk.State()

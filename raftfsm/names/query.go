@@ -32,7 +32,7 @@ func (q *NumbersQuery) Limits(int) raftfsm.Limits {
 	for _, text := range q.Texts {
 		bytes += 1 + len(text)
 	}
-	answer := len(q.Texts) * binary.MaxVarintLen64
+	answer := (1 + len(q.Texts)) * binary.MaxVarintLen64
 	return raftfsm.Limits{Keys: 1, Bytes: bytes + answer, Answer: answer}
 }
 

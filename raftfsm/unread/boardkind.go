@@ -12,7 +12,9 @@ type BoardKind struct{}
 
 func (BoardKind) Number() codec.Kind                 { return codec.KindBoard }
 func (BoardKind) New(raftfsm.Places) raftfsm.Machine { return NewBoard() }
-func (BoardKind) Traits() raftfsm.Traits             { return raftfsm.Traits{Everywhere: true} }
+func (BoardKind) Traits() raftfsm.Traits {
+	return raftfsm.Traits{Everywhere: true, Undivided: true}
+}
 
 // Check implements raftfsm.Kind.
 func (BoardKind) Check(id *dedup.RequestID, p []byte, _ raftfsm.Visitor) (ops int, clocked bool, err error) {

@@ -27,7 +27,7 @@ type Shard struct {
 	moved uint64       // number of rows that left memory since the last snapshot; only Run uses it
 }
 
-// Bodies are the feeds or outboxes of this node's replica of one shard. Its fields do not change
+// Bodies are the feeds, outboxes or names of this node's replica of one shard. Its fields do not change
 // after Spill.Bodies returns it.
 type Bodies struct {
 	*spill.Shard
@@ -36,8 +36,11 @@ type Bodies struct {
 }
 
 func (b *Bodies) label() string {
-	if b.Of == codec.KindFeed {
+	switch b.Of {
+	case codec.KindFeed:
 		return "feeds"
+	case codec.KindNames:
+		return "blocks of names"
 	}
 	return "outboxes"
 }

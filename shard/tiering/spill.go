@@ -138,7 +138,7 @@ func (s *Spill) moveOut(r *Bodies, idle time.Duration, bytesMax int64) {
 		r.Logger.Warn(r.label()+" stay in memory, and it is tried again", "err", err)
 	}
 	if moved > 0 {
-		r.Logger.Info(r.label()+" have left memory", "users", moved, "after", time.Since(began).Round(time.Millisecond).String())
+		r.Logger.Info(r.label()+" have left memory", "moved", moved, "after", time.Since(began).Round(time.Millisecond).String())
 	}
 }
 
