@@ -47,7 +47,7 @@ function warningList(warnings) {
   return h('section', {'aria-labelledby': 'warnings', key: 'warnings'}, h('h2', {id: 'warnings'}, 'What to do'),
     h('ul', {class: 'warnings', 'aria-live': 'polite'}, joined(warnings).map(w => h('li', {class: urgent.has(w.code) ? 'bad' : 'warn', key: w.code + w.text, 'data-code': w.code},
       h('h3', null, w.text),
-      h('div', {class: 'advice'}, adviceOf(runbook, w.code)),
+      h('div', {class: 'advice'}, adviceOf(runbook, w)),
       h('p', null, h('a', {href: `#/runbook/${w.code}`}, `Runbook: ${w.code}`))))));
 }
 

@@ -24,10 +24,11 @@ export function split(markdown) {
 /** Returns the anchor of a heading, as on GitHub. */
 const idOf = title => title.toLowerCase().replace(/[^a-z0-9_ -]/g, '').replaceAll(' ', '-');
 
-/** Returns the elements of the runbook's section about a code, or null. */
-export function adviceOf(all, code) {
+/** Returns the elements of the runbook's section about a warning or an error, or null. Its commands have the subjects of the warning. */
+export function adviceOf(all, {code, node, keyspace}) {
   const found = all?.find(s => s.id === code);
-  return found ? blocks(found.body) : null;
+  const filled = line => line.replaceAll('NODE', node ?? 'NODE').replaceAll('KEYSPACE', keyspace ?? 'KEYSPACE');
+  return found ? blocks(found.body.map(line => (line.startsWith('    ') ? filled(line) : line))) : null;
 }
 
 /** Returns the elements of lines of Markdown. It knows only the forms in the runbook. */
@@ -43,7 +44,11 @@ function blocks(lines) {
     const line = lines[at];
     if (line.trim() === '') at++;
     else if (line.startsWith('    ')) out.push(h('pre', null, take(l => l.startsWith('    ') || l.trim() === '', l => l.slice(4)).join('\n').trimEnd()));
-    else if (/^(- |\d+\. )/.test(line)) {
+    else if (line.startsWith('| ')) {
+      const [head, , ...rows] = take(l => l.startsWith('| '), l => l.replace(/^\| | \|$/g, '').split(' | '));
+      out.push(h('table', null, h('thead', null, h('tr', null, head.map(c => h('th', {scope: 'col'}, c)))),
+        h('tbody', null, rows.map(cells => h('tr', null, cells.map((c, i) => h('td', {'data-name': head[i]}, inline(c))))))));
+    } else if (/^(- |\d+\. )/.test(line)) {
       const items = [];
       while (at < lines.length && /^(- |\d+\. |  \S)/.test(lines[at])) {
         if (/^  \S/.test(lines[at])) items.push(`${items.pop()} ${lines[at].trim()}`);
@@ -51,7 +56,7 @@ function blocks(lines) {
         at++;
       }
       out.push(h(line.startsWith('-') ? 'ul' : 'ol', null, items.map(i => h('li', anchorOf(i), inline(i)))));
-    } else out.push(h('p', null, inline(take(l => l.trim() !== '' && !/^(- |\d+\. |    )/.test(l), l => l).join(' '))));
+    } else out.push(h('p', null, inline(take(l => l.trim() !== '' && !/^(- |\d+\. |    |\| )/.test(l), l => l).join(' '))));
   }
   return out;
 }

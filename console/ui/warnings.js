@@ -17,14 +17,14 @@ export function conditionOf(n) {
   return n.state === 'active' ? 'alive' : n.state;
 }
 
-/** Returns the warnings: {code, text}, with the node or group, and a text for several such nodes or groups. */
+/** Returns the warnings: {code, text}, with their node, group or keyspace, and a text for several such nodes or groups. */
 export function warningsOf(nodes, groups, digests, version) {
   const found = [];
   const dead = new Set(nodes.filter(n => !n.alive).map(n => n.id));
   for (const n of nodes) ofNode(n, found);
   const bare = nodes.filter(n => n.zone === '');
   if (bare.length > 0 && bare.length < nodes.length) {
-    found.push({code: 'zones_mixed', text: `${bare.length} of ${nodes.length} nodes have no zone, such as ${bare[0].id}: they count as one zone together`});
+    found.push({code: 'zones_mixed', node: bare[0].id, text: `${bare.length} of ${nodes.length} nodes have no zone, such as ${bare[0].id}: they count as one zone together`});
   }
   const staying = nodes.filter(n => n.state !== 'leaving').length;
   for (const g of groups) ofGroup(g, dead, Math.min(votersWanted, staying), found);
@@ -48,7 +48,7 @@ function ofNode(n, found) {
     case 'not ready':
       warn('node_not_ready', `are not ready: ${n.not_ready}`, `${n.id} is not ready: ${n.not_ready}`);
   }
-  if (n.state === 'draining') warn('node_draining', 'are drained; countctl node undrain ends that', `${n.id} is drained; countctl node undrain ${n.id} ends that`);
+  if (n.state === 'draining') warn('node_draining', 'are drained', `${n.id} is drained`);
   if (n.state === 'leaving') warn('node_leaving', 'are leaving', `${n.id} is leaving; it holds ${n.replicas} replicas`);
   if (n.join_ignored) {
     warn('join_ignored', undefined, `${n.id} is the only node of its cluster: it ignores --join and --bootstrap-expect; to join another cluster it needs a new data directory`);
@@ -65,7 +65,7 @@ function ofNode(n, found) {
 }
 
 function ofGroup(g, dead, wanted, found) {
-  const warn = (code, plural, text) => found.push({code, plural, text: groupName(g) + text, group: groupName(g)});
+  const warn = (code, plural, text, node) => found.push({code, plural, text: groupName(g) + text, group: groupName(g), node});
   const alive = g.voters.filter(v => !dead.has(v)).length;
   const gone = g.voters.filter(v => dead.has(v)).sort();
   const lost = g.voters.length > 0 && [...g.voters, ...g.non_voters].every(m => dead.has(m));
@@ -81,8 +81,8 @@ function ofGroup(g, dead, wanted, found) {
     warn('group_moving', 'are being moved', ` has voters ${g.voters.join(',')} and is to have ${g.target.join(',')}`);
   }
   for (const r of g.replicas) {
-    if (r.lag > lagWarned) warn('replica_lags', `are more than ${num(lagWarned)} entries behind on ${r.node}`, ` on ${r.node} is ${num(r.lag)} entries behind`);
-    if (r.cold_damaged) warn('cold_damaged', `have cold rows on ${r.node} that cannot be read`, ` on ${r.node} has cold rows that cannot be read`);
+    if (r.lag > lagWarned) warn('replica_lags', `are more than ${num(lagWarned)} entries behind on ${r.node}`, ` on ${r.node} is ${num(r.lag)} entries behind`, r.node);
+    if (r.cold_damaged) warn('cold_damaged', `have cold rows on ${r.node} that cannot be read`, ` on ${r.node} has cold rows that cannot be read`, r.node);
   }
 }
 
@@ -90,7 +90,7 @@ function ofGroup(g, dead, wanted, found) {
 function ofDifferences(digests, found) {
   for (const g of digests) {
     const d = digestDifference(g) ?? entryDifference(g);
-    if (d) found.push({code: 'replicas_differ', group: groupName(g), plural: 'have replicas that differ; see countctl verify', text: `${groupName(g)} differs at index ${d}`});
+    if (d) found.push({code: 'replicas_differ', group: groupName(g), plural: 'have replicas that differ', text: `${groupName(g)} differs at index ${d}`});
   }
 }
 
@@ -131,7 +131,7 @@ function ofSkew(groups, found) {
   for (const [keyspace, shards] of byKeyspace(groups)) {
     const g = shards.reduce((most, g) => (g.rows > most.rows ? g : most));
     if (g.rows >= unevenRowsMin && g.rows * shards.length > 2 * rowsOf(shards)) {
-      found.push({code: 'shards_uneven', text: `${groupName(g)} holds ${num(g.rows)} of the ${num(rowsOf(shards))} rows of ${keyspace}, more than twice its share of ${shards.length} shards`});
+      found.push({code: 'shards_uneven', keyspace, text: `${groupName(g)} holds ${num(g.rows)} of the ${num(rowsOf(shards))} rows of ${keyspace}, more than twice its share of ${shards.length} shards`});
     }
   }
 }
@@ -143,7 +143,7 @@ function ofMisfits(groups, found) {
     if (rows === 0 || rows * misfitShare < rowsOf(shards)) continue;
     const m = misfits.reduce((most, m) => (m.rows > most.rows ? m : most));
     const advice = m.fits === '' ? 'no layout with a name fits more of the rows' : `start the nodes with --id-layout ${keyspace}=${m.fits}`;
-    found.push({code: 'id_layout_misfit', text: `${num(rows)} rows of ${keyspace}, as ${m.id}, are not of layout ${m.layout}; ${advice}`});
+    found.push({code: 'id_layout_misfit', keyspace, text: `${num(rows)} rows of ${keyspace}, as ${m.id}, are not of layout ${m.layout}; ${advice}`});
   }
 }
 
@@ -152,12 +152,12 @@ function few(names) {
   return names.length <= 4 ? names.join(', ') : `${names.slice(0, 3).join(', ')} and ${names.length - 3} more`;
 }
 
-/** Returns one {code, text} for all warnings that differ only in their node or group. */
+/** Returns one warning for all that differ only in their node or group, with the node of the first. */
 export function joined(warnings) {
   const kinds = Map.groupBy(warnings, w => (w.plural === undefined ? w : `${w.code} ${w.plural}`));
   return [...kinds.values()].map(alike => {
     const [w] = alike;
-    if (alike.length === 1) return {code: w.code, text: w.text};
-    return {code: w.code, text: `${w.group ? count(alike.length, 'group') : few(alike.map(w => w.node))} ${w.plural}`};
+    if (alike.length === 1) return w;
+    return {...w, text: `${w.group ? count(alike.length, 'group') : few(alike.map(w => w.node))} ${w.plural}`};
   });
 }

@@ -466,6 +466,7 @@ const rule = `
 		client/column
 		cluster
 		cmd/countctl/internal/cli
+		docs
 		internal/pki
 		internal/program
 

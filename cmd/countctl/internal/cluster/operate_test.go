@@ -34,6 +34,15 @@ func codes(warnings []warning) []string {
 	return slices.Compact(all)
 }
 
+func textsOf(warnings []warning) string {
+	var all []string
+	for _, w := range warnings {
+		all = append(all, w.Text)
+	}
+	return strings.Join(all, "; ")
+}
+
+// Each state has its warning, on one screen with the command to run, which has the warning's subjects.
 func TestWarnings(t *testing.T) {
 	for name, test := range map[string]struct {
 		edit func(*fakeCluster)
@@ -84,6 +93,13 @@ func TestWarnings(t *testing.T) {
 				if !strings.Contains(screen, "\n"+w.Code+" ") {
 					t.Errorf("the screen lacks %q:\n%s", w.Code, screen)
 				}
+				program, _, _ := strings.Cut(w.Run, " ")
+				if program == "" || strings.Contains(w.Run, "NODE") || strings.Contains(w.Run, "KEYSPACE") || strings.Contains(w.Run, "#  ") {
+					t.Errorf("%s has the command %q", w.Code, w.Run)
+				}
+				if command, _, _ := strings.Cut(w.Run, " #"); !strings.Contains(screen, "\n  $ "+command) || !strings.Contains(table, "$ "+w.Run) {
+					t.Errorf("the screen or the table lacks the command %q:\n%s", w.Run, screen)
+				}
 			}
 			fitsScreen(t, screen)
 		})
@@ -115,9 +131,8 @@ func TestMisfitsAreWarnedOf(t *testing.T) {
 				groups = append(groups, admin.ClusterGroup{Keyspace: "posts", Shard: s, Rows: rows, Misfit: test.of[s]})
 			}
 			groups = append(groups, admin.ClusterGroup{Keyspace: "users", Rows: 1000})
-			var got []string
-			warnOfMisfits(groups, func(_, format string, args ...any) { got = append(got, fmt.Sprintf(format, args...)) })
-			if strings.Join(got, "; ") != test.want {
+			var got findings
+			if warnOfMisfits(groups, &got); textsOf(got) != test.want {
 				t.Errorf("%q, want %q", got, test.want)
 			}
 		})
@@ -144,9 +159,8 @@ func TestUnevenShardsAreWarnedOf(t *testing.T) {
 		"one shard":            {groups(60_000), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var got []string
-			warnOfSkew(test.groups, func(_, format string, args ...any) { got = append(got, fmt.Sprintf(format, args...)) })
-			if strings.Join(got, "; ") != test.want {
+			var got findings
+			if warnOfSkew(test.groups, &got); textsOf(got) != test.want {
 				t.Errorf("warned %q, want %q", got, test.want)
 			}
 		})

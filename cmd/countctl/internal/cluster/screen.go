@@ -116,8 +116,28 @@ func (s statusOutput) warningLines() []string {
 	var lines []string
 	for _, alike := range alikes(s.Warnings) {
 		lines = append(lines, wrapped(textOf(alike), fmt.Sprintf("%-*s", width+2, alike[0].Code))...)
+		lines = append(lines, commandLine(alike))
 	}
 	return lines
+}
+
+// commandLine returns a line with the command of the first of several warnings that are alike, and the other nodes
+// in its comment. Only a comment is cut to the screen, so that the line can be copied.
+func commandLine(alike []warning) string {
+	var others []string
+	for _, w := range alike[1:] {
+		if w.node != alike[0].node && !slices.Contains(others, w.node) {
+			others = append(others, w.node)
+		}
+	}
+	line := "  $ " + alike[0].Run
+	if len(others) > 0 {
+		line += "; likewise " + few(others)
+	}
+	if command, _, _ := strings.Cut(line, "#"); len(command) < screenWidth {
+		return clip(line, screenWidth)
+	}
+	return line
 }
 
 // alikes splits the warnings into lists that can be merged into one text each. The lists are in the

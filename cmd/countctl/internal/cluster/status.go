@@ -267,6 +267,7 @@ func (s statusOutput) table(t *cli.Table) {
 	t.Row("WARNING", "")
 	for _, w := range s.Warnings {
 		t.Row(w.Code, w.Text)
+		t.Row("", "$ "+w.Run)
 	}
 }
 

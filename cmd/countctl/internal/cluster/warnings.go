@@ -9,6 +9,7 @@ import (
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/docs"
 )
 
 const (
@@ -28,9 +29,18 @@ const (
 type warning struct {
 	Code string `json:"code"`
 	Text string `json:"text"`
+	Run  string `json:"run"` // the command to run first
 
-	node, group string // subject of the warning, if several nodes or groups may have it
-	plural      string // text that follows the subjects if there are several, such as "are dead"
+	node, group, keyspace string // subjects of the warning
+	plural                string // text that follows the subjects if several nodes or groups have the warning, such as "are dead"
+}
+
+// commandOf returns the first command in the runbook's section of the warning's code, with the
+// warning's subjects. So an operator who reads only the runbook runs the same command.
+func commandOf(w warning) string {
+	_, section, _ := strings.Cut(string(docs.Operating), "\n### `"+w.Code+"`\n\n    ")
+	command, _, _ := strings.Cut(section, "\n")
+	return strings.NewReplacer("NODE", w.node, "KEYSPACE", w.keyspace).Replace(command)
 }
 
 type findings []warning
@@ -39,14 +49,24 @@ func (f *findings) warn(code, format string, args ...any) {
 	*f = append(*f, warning{Code: code, Text: fmt.Sprintf(format, args...)})
 }
 
-// node adds a warning about a node. plural is the text if several nodes have the same warning.
+func (f *findings) keyspace(code, name, format string, args ...any) {
+	*f = append(*f, warning{Code: code, Text: fmt.Sprintf(format, args...), keyspace: name})
+}
+
+// node adds a warning about a node. plural is the text if several nodes have the same warning; "" for warnings
+// whose texts always differ.
 func (f *findings) node(code, id, plural, format string, args ...any) {
 	*f = append(*f, warning{Code: code, Text: fmt.Sprintf(format, args...), node: id, plural: plural})
 }
 
 // group adds a warning about a group. plural is the text if several groups have the same warning.
 func (f *findings) group(code string, g admin.ClusterGroup, plural, format string, args ...any) {
-	*f = append(*f, warning{Code: code, Text: cli.GroupName(g) + fmt.Sprintf(format, args...), group: cli.GroupName(g), plural: plural})
+	f.replica(code, g, "", plural, format, args...)
+}
+
+// replica adds a warning about the replica of a group on a node; "" for all its replicas.
+func (f *findings) replica(code string, g admin.ClusterGroup, node, plural, format string, args ...any) {
+	*f = append(*f, warning{Code: code, Text: cli.GroupName(g) + fmt.Sprintf(format, args...), group: cli.GroupName(g), node: node, plural: plural})
 }
 
 func warningsOf(nodes []admin.ClusterNode, groups []admin.ClusterGroup, digests []admin.GroupDigests, version admin.ClusterVersion) []warning {
@@ -61,19 +81,22 @@ func warningsOf(nodes []admin.ClusterNode, groups []admin.ClusterGroup, digests 
 		warnOfNode(n, &found)
 	}
 	if bare := slices.DeleteFunc(slices.Clone(nodes), func(n admin.ClusterNode) bool { return n.Zone != "" }); len(bare) > 0 && len(bare) < len(nodes) {
-		found.warn("zones_mixed", "%d of %d nodes have no zone, such as %s: they count as one zone together", len(bare), len(nodes), bare[0].ID)
+		found.node("zones_mixed", bare[0].ID, "", "%d of %d nodes have no zone, such as %s: they count as one zone together", len(bare), len(nodes), bare[0].ID)
 	}
 	for _, g := range groups {
 		warnOfGroup(g, dead, min(votersWanted, staying), &found)
 	}
 	warnOfDifferences(digests, &found)
-	warnOfSkew(groups, found.warn)
-	warnOfMisfits(groups, found.warn)
+	warnOfSkew(groups, &found)
+	warnOfMisfits(groups, &found)
 	switch {
 	case version.Held:
 		found.warn("version_held", "the cluster version is held at %d, the nodes support %d", version.Version, version.Max)
 	case slices.ContainsFunc(nodes, func(n admin.ClusterNode) bool { return n.Version != nodes[0].Version }):
 		found.warn("versions_differ", "the nodes run programs of different versions")
+	}
+	for i := range found {
+		found[i].Run = commandOf(found[i])
 	}
 	return found
 }
@@ -89,22 +112,22 @@ func warnOfNode(n admin.ClusterNode, found *findings) {
 	}
 	switch n.State {
 	case "draining":
-		found.node("node_draining", n.ID, "are drained; countctl node undrain ends that", "%s is drained; countctl node undrain %s ends that", n.ID, n.ID)
+		found.node("node_draining", n.ID, "are drained", "%s is drained", n.ID)
 	case "leaving":
 		found.node("node_leaving", n.ID, "are leaving", "%s is leaving; it holds %d replicas", n.ID, n.Replicas)
 	}
 	if n.JoinIgnored {
-		found.warn("join_ignored", "%s is the only node of its cluster: it ignores --join and --bootstrap-expect; to join another cluster it needs a new data directory", n.ID)
+		found.node("join_ignored", n.ID, "", "%s is the only node of its cluster: it ignores --join and --bootstrap-expect; to join another cluster it needs a new data directory", n.ID)
 	}
 	if n.Insecure {
 		found.node("insecure", n.ID, "listen beyond loopback without TLS or authentication, by --insecure: anybody who reaches them may read and change everything",
 			"%s listens beyond loopback without TLS or authentication, by --insecure: whoever reaches it may read and change everything", n.ID)
 	}
 	for _, problem := range n.CertProblems {
-		found.warn("certificate", "%s: %s", n.ID, problem)
+		found.node("certificate", n.ID, "", "%s: %s", n.ID, problem)
 	}
 	if n.BackupProblem != "" {
-		found.warn("backup", "%s: %s", n.ID, n.BackupProblem)
+		found.node("backup", n.ID, "", "%s: %s", n.ID, n.BackupProblem)
 	}
 	if n.MemoryFull {
 		found.node("memory_full", n.ID, "are at their memory limit and take no new rows", "%s is at its memory limit and takes no new rows", n.ID)
@@ -141,11 +164,11 @@ func warnOfGroup(g admin.ClusterGroup, dead map[string]bool, wanted int, found *
 	}
 	for _, r := range g.Replicas {
 		if r.Lag > lagWarned {
-			found.group("replica_lags", g, fmt.Sprintf("are more than %s entries behind on %s", cli.Grouped(lagWarned), r.Node),
+			found.replica("replica_lags", g, r.Node, fmt.Sprintf("are more than %s entries behind on %s", cli.Grouped(lagWarned), r.Node),
 				" on %s is %s entries behind", r.Node, cli.Grouped(r.Lag))
 		}
 		if r.ColdDamaged {
-			found.group("cold_damaged", g, "have cold rows on "+r.Node+" that cannot be read", " on %s has cold rows that cannot be read", r.Node)
+			found.replica("cold_damaged", g, r.Node, "have cold rows on "+r.Node+" that cannot be read", " on %s has cold rows that cannot be read", r.Node)
 		}
 	}
 }
@@ -161,7 +184,7 @@ func warnOfDifferences(digests []admin.GroupDigests, found *findings) {
 		if !warned[d.Group] {
 			*found = append(*found, warning{
 				Code: "replicas_differ", Text: fmt.Sprintf("%s differs at index %d: %s", d.Group, d.Index, d.sides()),
-				group: d.Group, plural: "have replicas that differ; see countctl verify",
+				group: d.Group, plural: "have replicas that differ",
 			})
 		}
 		warned[d.Group] = true
@@ -175,7 +198,7 @@ const misfitShare = 10 // a tenth
 
 // warnOfMisfits warns of a keyspace if many of its ids do not fit its layout. Rows with such ids
 // never move out of memory.
-func warnOfMisfits(groups []admin.ClusterGroup, warn func(code, format string, args ...any)) {
+func warnOfMisfits(groups []admin.ClusterGroup, found *findings) {
 	rows, misfits, worst := map[string]uint64{}, map[string]uint64{}, map[string]*admin.Misfit{}
 	for _, g := range groups {
 		rows[g.Keyspace] += g.Rows
@@ -188,7 +211,7 @@ func warnOfMisfits(groups []admin.ClusterGroup, warn func(code, format string, a
 	}
 	for _, keyspace := range slices.Sorted(maps.Keys(worst)) {
 		if m := worst[keyspace]; m.Rows > 0 && misfits[keyspace]*misfitShare >= rows[keyspace] {
-			warn("id_layout_misfit", "%s rows of %s, as %s, are not of layout %s; %s",
+			found.keyspace("id_layout_misfit", keyspace, "%s rows of %s, as %s, are not of layout %s; %s",
 				cli.Grouped(misfits[keyspace]), keyspace, m.ID, m.Layout, misfitAdvice(keyspace, m))
 		}
 	}
@@ -205,7 +228,7 @@ func misfitAdvice(keyspace string, m *admin.Misfit) string {
 
 // warnOfSkew warns of a keyspace if one shard holds more than twice its share of the rows. The load
 // of one shard cannot be divided between nodes.
-func warnOfSkew(groups []admin.ClusterGroup, warn func(code, format string, args ...any)) {
+func warnOfSkew(groups []admin.ClusterGroup, found *findings) {
 	rows, shards, fullest := map[string]uint64{}, map[string]uint64{}, map[string]admin.ClusterGroup{}
 	for _, g := range groups {
 		rows[g.Keyspace] += g.Rows
@@ -217,7 +240,7 @@ func warnOfSkew(groups []admin.ClusterGroup, warn func(code, format string, args
 	for _, keyspace := range slices.Sorted(maps.Keys(fullest)) {
 		g := fullest[keyspace]
 		if g.Rows >= unevenRowsMin && g.Rows*shards[keyspace] > 2*rows[keyspace] {
-			warn("shards_uneven", "%s holds %s of the %s rows of %s, more than twice its share of %d shards",
+			found.keyspace("shards_uneven", keyspace, "%s holds %s of the %s rows of %s, more than twice its share of %d shards",
 				cli.GroupName(g), cli.Grouped(g.Rows), cli.Grouped(rows[keyspace]), keyspace, shards[keyspace])
 		}
 	}
@@ -238,5 +261,7 @@ func allDead(g admin.ClusterGroup, dead map[string]bool) bool {
 }
 
 func growingWarning(k client.Keyspace) warning {
-	return warning{Code: "keyspace_growing", Text: cli.GrowingText(k)}
+	w := warning{Code: "keyspace_growing", Text: cli.GrowingText(k), keyspace: k.Name}
+	w.Run = commandOf(w)
+	return w
 }
