@@ -57,6 +57,19 @@ func TestStatusOfANodeThatIsNotReady(t *testing.T) {
 	}
 }
 
+// If most nodes are dead, status shows what the survivor sees, whatever the order of the addresses.
+func TestStatusOfTheSurvivor(t *testing.T) {
+	server, dead := nodetest.New(t), nodetest.New(t)
+	server.Fail = notReady("group 3 has no leader")
+	dead.Close()
+	for _, addrs := range []string{server.URL + "," + dead.URL, dead.URL + "," + server.URL} {
+		got := against(t, addrs).Run("status", "-o", "json")
+		if got.Code != cli.ExitFail || !strings.Contains(got.Err, "group 3 has no leader") || !strings.Contains(got.Out, `"groups":[{`) {
+			t.Errorf("%s: exit %d, %q, %q", addrs, got.Code, got.Err, got.Out)
+		}
+	}
+}
+
 // status --live is a health check for containers, and a failed check restarts the process. So a
 // node that waits for other nodes must pass it.
 func TestStatusLive(t *testing.T) {

@@ -127,14 +127,21 @@ func waitReady(ctx context.Context, server *client.Client, wait time.Duration) (
 }
 
 // anyReady asks the addresses of server in turn, until a node is ready or a call fails with an
-// error other than ErrNoAnswer. It returns the last answer.
+// error other than ErrNoAnswer. It returns ErrNoAnswer only if no node answers.
 func anyReady(ctx context.Context, server *client.Client) (ready bool, why string, err error) {
+	answered := ""
 	for range server.Addrs() {
 		if ready, why, err = admin.New(server).Ready(ctx); ready || err != nil && !errors.Is(err, client.ErrNoAnswer) {
-			break
+			return ready, why, err
+		}
+		if err == nil {
+			answered = why
 		}
 	}
-	return ready, why, err
+	if answered != "" {
+		return false, answered, nil
+	}
+	return false, "", err
 }
 
 // readState collects the state of the cluster. If the node has no cluster yet, it returns
