@@ -91,8 +91,8 @@ console-test: ## every page of the console in chromium, on three nodes; SCREENS=
 e2e-boltdb: ## the tests of the real binaries over the other log store, boltdb
 	COUNTD_LOG_STORE=boltdb $(GO) test -count=1 -timeout 15m ./cmd/countd/e2e
 
-e2e-long: ## 50 kills under writers, 2 minutes of repeats, whole replays; as root, full disks
-	$(GO) test -count=1 -v -timeout 60m -run '^Test(Kill|Once|Replay|RealPosts|Import.*Kills|.*Disk|Damaged)' ./cmd/countd/e2e \
+e2e-long: ## 50 kills under writers, 2 minutes of repeats, whole replays, lost majorities; as root, full disks
+	$(GO) test -count=1 -v -timeout 60m -run '^Test(Kill|Once|Replay|RealPosts|Import.*Kills|.*Disk|Damaged|Recover)' ./cmd/countd/e2e \
 	  -kill-rounds=50 -once-for=2m -replay-all -all-damages -small-disks
 	$(MAKE) old-kafka
 

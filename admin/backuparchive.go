@@ -47,7 +47,7 @@ func (a *Cluster) openArchive(ctx context.Context, s BackupSettings, begin bool)
 	if there, err := backup.HasArchive(ctx, target); err != nil {
 		return nil, err
 	} else if !there && !begin {
-		return nil, fmt.Errorf("%w any more: bring it back, or begin a new one with %s", backup.ErrNoArchive, s.command())
+		return nil, fmt.Errorf("%w any more: mount it again, or begin a new one with %s", backup.ErrNoArchive, s.command())
 	} else if !there {
 		a.cfg.Logger.Warn("there was no archive of backups, so this node begins one", "to", s.To)
 	}
