@@ -1,5 +1,5 @@
 // The runbook (docs/OPERATING.md) that the node serves: the section of a warning, and the whole page.
-import {draw, h} from './dom.js';
+import {draw, h, table} from './dom.js';
 
 let text;
 
@@ -24,14 +24,13 @@ export function split(markdown) {
 /** Returns the anchor of a heading, as on GitHub. */
 const idOf = title => title.toLowerCase().replace(/[^a-z0-9_ -]/g, '').replaceAll(' ', '-');
 
-/** Returns the elements of the runbook's section about a warning or an error, or null. Its commands have the subjects of the warning. */
+/** Returns the elements of the section about a warning, or null. Its commands have the warning's subjects. */
 export function adviceOf(all, {code, node, keyspace}) {
   const found = all?.find(s => s.id === code);
-  const filled = line => line.replaceAll('NODE', node ?? 'NODE').replaceAll('KEYSPACE', keyspace ?? 'KEYSPACE');
-  return found ? blocks(found.body.map(line => (line.startsWith('    ') ? filled(line) : line))) : null;
+  return found ? blocks(found.body.map(line => line.replace(/^    .*/, l => l.replace('NODE', node).replace('KEYSPACE', keyspace)))) : null;
 }
 
-/** Returns the elements of lines of Markdown. It knows only the forms in the runbook. */
+/** Returns the elements of Markdown, of the forms in the runbook. */
 function blocks(lines) {
   const out = [];
   let at = 0;
@@ -45,9 +44,8 @@ function blocks(lines) {
     if (line.trim() === '') at++;
     else if (line.startsWith('    ')) out.push(h('pre', null, take(l => l.startsWith('    ') || l.trim() === '', l => l.slice(4)).join('\n').trimEnd()));
     else if (line.startsWith('| ')) {
-      const [head, , ...rows] = take(l => l.startsWith('| '), l => l.replace(/^\| | \|$/g, '').split(' | '));
-      out.push(h('table', null, h('thead', null, h('tr', null, head.map(c => h('th', {scope: 'col'}, c)))),
-        h('tbody', null, rows.map(cells => h('tr', null, cells.map((c, i) => h('td', {'data-name': head[i]}, inline(c))))))));
+      const [head, , ...rows] = take(l => l.startsWith('|'), l => l.slice(2, -2).split(' | '));
+      out.push(table('Symptoms', head.map(name => ({name})), rows.map(r => r.map(inline))));
     } else if (/^(- |\d+\. )/.test(line)) {
       const items = [];
       while (at < lines.length && /^(- |\d+\. |  \S)/.test(lines[at])) {
@@ -83,7 +81,6 @@ function inline(line) {
   return out;
 }
 
-/** Returns the page of the runbook, opened at one of its headings. */
 export function runbookPage(anchor) {
   const page = {title: 'Runbook', render: () => [h('h1', null, 'Runbook'), h('div', {class: 'runbook', keep: true})]};
   page.drawn = async main => {

@@ -1,5 +1,4 @@
-// The warnings of `countctl status`: the same codes and texts, from the same answers. A test compares both on live
-// clusters. The runbook says what to do about each code.
+// The warnings of `countctl status`: the same codes and texts. A test compares both on live clusters.
 import {count, num} from './dom.js';
 
 const lagWarned = 1000;
@@ -17,7 +16,7 @@ export function conditionOf(n) {
   return n.state === 'active' ? 'alive' : n.state;
 }
 
-/** Returns the warnings: {code, text}, with their node, group or keyspace, and a text for several such nodes or groups. */
+/** Returns the warnings: {code, text}, with their node, group or keyspace, and a text for several of them. */
 export function warningsOf(nodes, groups, digests, version) {
   const found = [];
   const dead = new Set(nodes.filter(n => !n.alive).map(n => n.id));
@@ -147,12 +146,12 @@ function ofMisfits(groups, found) {
   }
 }
 
-/** Joins names. If there are more than four, it names three and counts the others. */
+/** Joins names: all of four, or three and the number of the others. */
 function few(names) {
   return names.length <= 4 ? names.join(', ') : `${names.slice(0, 3).join(', ')} and ${names.length - 3} more`;
 }
 
-/** Returns one warning for all that differ only in their node or group, with the node of the first. */
+/** Merges warnings that differ only in their node or group. */
 export function joined(warnings) {
   const kinds = Map.groupBy(warnings, w => (w.plural === undefined ? w : `${w.code} ${w.plural}`));
   return [...kinds.values()].map(alike => {
