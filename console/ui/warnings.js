@@ -53,8 +53,8 @@ function ofNode(n, found) {
     warn('join_ignored', undefined, `${n.id} is the only node of its cluster: it ignores --join and --bootstrap-expect; to join another cluster it needs a new data directory`);
   }
   if (n.insecure) {
-    warn('insecure', 'listen beyond loopback without TLS or authentication, by --insecure: anybody who reaches them may read and change everything',
-      `${n.id} listens beyond loopback without TLS or authentication, by --insecure: whoever reaches it may read and change everything`);
+    warn('insecure', 'listen beyond loopback without TLS or authentication, by --insecure',
+      `${n.id} listens beyond loopback without TLS or authentication, by --insecure`);
   }
   for (const problem of n.cert_problems ?? []) warn('certificate', undefined, `${n.id}: ${problem}`);
   if (n.backup_problem) warn('backup', undefined, `${n.id}: ${n.backup_problem}`);

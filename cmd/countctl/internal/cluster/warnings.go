@@ -120,8 +120,8 @@ func warnOfNode(n admin.ClusterNode, found *findings) {
 		found.node("join_ignored", n.ID, "", "%s is the only node of its cluster: it ignores --join and --bootstrap-expect; to join another cluster it needs a new data directory", n.ID)
 	}
 	if n.Insecure {
-		found.node("insecure", n.ID, "listen beyond loopback without TLS or authentication, by --insecure: anybody who reaches them may read and change everything",
-			"%s listens beyond loopback without TLS or authentication, by --insecure: whoever reaches it may read and change everything", n.ID)
+		found.node("insecure", n.ID, "listen beyond loopback without TLS or authentication, by --insecure",
+			"%s listens beyond loopback without TLS or authentication, by --insecure", n.ID)
 	}
 	for _, problem := range n.CertProblems {
 		found.node("certificate", n.ID, "", "%s: %s", n.ID, problem)
