@@ -3,6 +3,7 @@ package api
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/valyala/fasthttp"
 
@@ -130,9 +131,26 @@ func correct(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 		return err
 	}
 	if !r.write.Duplicate {
-		s.metrics.Corrected(&r.write, r.ops, r.keyspace.Name)
+		s.countCorrected(r)
 	}
 	return nil
+}
+
+// countCorrected adds the size of all applied corrections to the metric of the keyspace's drift.
+func (s *Server) countCorrected(r *request) {
+	drift, refused := 0.0, r.write.Overflows
+	for i := range r.ops {
+		if len(refused) > 0 && refused[0].Op == i {
+			refused = refused[1:]
+			continue
+		}
+		for n := range r.ops[i].Cells {
+			if c := &r.ops[i].Cells[n]; !c.IsBound() {
+				drift += math.Abs(float64(c.Value))
+			}
+		}
+	}
+	s.metrics.Drift.WithLabelValues(r.keyspace.Name).Add(drift)
 }
 
 // change serves a batch of ops.

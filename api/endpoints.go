@@ -5,6 +5,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/api/gate"
 	"github.com/countd/countd/auth"
 )
 
@@ -38,7 +39,7 @@ type endpoint struct {
 	query  []parameter // parameters that the endpoint accepts
 	hashed []byte      // hash of the name, which is stored with each idempotency key, so it must never change
 
-	observers *observers
+	observers *gate.Observers
 }
 
 // writesRows reports whether the endpoint writes counts of rows or of several users.

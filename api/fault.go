@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/api/gate"
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/api/operate"
 	"github.com/countd/countd/auth"
@@ -149,7 +150,7 @@ func (f *fault) retryable() bool {
 // because they come in bursts and must cost little.
 type overloads struct{ inFlight, wait, bodies *fault }
 
-func newOverloads(m *metrics) overloads {
+func newOverloads(m *gate.Metrics) overloads {
 	of := func(reason, message string) *fault {
 		f := &fault{
 			status: fasthttp.StatusTooManyRequests, code: codeOverloaded, message: message,

@@ -25,7 +25,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := newMetrics(cfg.Registry, cfg.Version)
+	m, err := gate.NewMetrics(cfg.Registry, cfg.Version)
 	if err != nil {
 		return nil, err
 	}

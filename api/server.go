@@ -22,7 +22,7 @@ type Server struct {
 	cfg      Config
 	limited  *slog.Logger // for events that many requests cause
 	attached atomic.Pointer[node]
-	metrics  *metrics
+	metrics  *gate.Metrics
 	routes   *routes
 	requests requestPool
 	listener *gate.Listener

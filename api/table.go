@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/countd/countd/api/gate"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/internal/strictjson"
@@ -15,7 +16,7 @@ import (
 )
 
 // newRoutes returns the endpoints of all routes. An endpoint of GET also serves HEAD.
-func newRoutes(m *metrics) *routes {
+func newRoutes(m *gate.Metrics) *routes {
 	t := &routes{
 		resources: map[string]*resource{},
 		none:      &endpoint{name: "none", observers: m.ObserversOf("none")},

@@ -1,28 +1,24 @@
-package api
+package gate
 
 import (
 	"errors"
 	"fmt"
-	"math"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-
-	"github.com/countd/countd/engine"
-	"github.com/countd/countd/shard"
 )
 
-// metrics are the metrics of package api. An endpoint's first request resolves its series and keeps
+// Metrics are the metrics of HTTP. An endpoint's first request resolves its series and keeps
 // them. So later requests look up no label, and unused endpoints have no series.
-type metrics struct {
+type Metrics struct {
 	InFlight     prometheus.Gauge
 	Panics       prometheus.Counter
 	Conns        prometheus.Gauge
 	ConnsRefused prometheus.Counter
 	Overloads    *prometheus.CounterVec
-	drift        *prometheus.CounterVec
+	Drift        *prometheus.CounterVec
 
 	answers   [len(statusClasses)]prometheus.Counter
 	durations *prometheus.HistogramVec
@@ -33,10 +29,10 @@ type metrics struct {
 // statusClasses are the values of the label code.
 var statusClasses = [...]string{"1xx", "2xx", "3xx", "4xx", "5xx"}
 
-// observers holds the series of one endpoint by status class. A series is nil until the first
+// Observers holds the series of one endpoint by status class. A series is nil until the first
 // answer of its class. If two first requests are concurrent, they resolve the same series.
-type observers struct {
-	metrics  *metrics
+type Observers struct {
+	metrics  *Metrics
 	endpoint string
 	classes  [len(statusClasses)]atomic.Pointer[series]
 }
@@ -47,14 +43,14 @@ type series struct {
 	received, sent prometheus.Counter // bytes of the endpoint, in all status classes
 }
 
-// newMetrics registers the metrics.
-func newMetrics(registry *prometheus.Registry, version string) (*metrics, error) {
+// NewMetrics registers the metrics.
+func NewMetrics(registry *prometheus.Registry, version string) (*Metrics, error) {
 	answers := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "countd_http_requests_total",
 		Help: "Requests that were answered.",
 	}, []string{"code"})
-	m := &metrics{
-		drift: prometheus.NewCounterVec(prometheus.CounterOpts{
+	m := &Metrics{
+		Drift: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "countd_reconcile_drift_total",
 			Help: "Sum of the corrections of counts, in either direction.",
 		}, []string{"keyspace"}),
@@ -93,7 +89,7 @@ func newMetrics(registry *prometheus.Registry, version string) (*metrics, error)
 		}, []string{"endpoint"}),
 	}
 	for _, c := range []prometheus.Collector{
-		m.InFlight, m.Panics, m.Conns, m.ConnsRefused, m.Overloads, answers, m.durations, m.received, m.sent, m.drift, buildInfo(version),
+		m.InFlight, m.Panics, m.Conns, m.ConnsRefused, m.Overloads, answers, m.durations, m.received, m.sent, m.Drift, buildInfo(version),
 	} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("cannot register metrics: %w", err)
@@ -105,23 +101,6 @@ func newMetrics(registry *prometheus.Registry, version string) (*metrics, error)
 		m.answers[i] = answers.WithLabelValues(class)
 	}
 	return m, registerRuntime(registry)
-}
-
-// Corrected adds the size of all applied corrections to the metric of the keyspace's drift.
-func (m *metrics) Corrected(w *shard.Write, ops []engine.Op, keyspace string) {
-	drift, refused := 0.0, w.Overflows
-	for i := range ops {
-		if len(refused) > 0 && refused[0].Op == i {
-			refused = refused[1:]
-			continue
-		}
-		for n := range ops[i].Cells {
-			if c := &ops[i].Cells[n]; !c.IsBound() {
-				drift += math.Abs(float64(c.Value))
-			}
-		}
-	}
-	m.drift.WithLabelValues(keyspace).Add(drift)
 }
 
 // buildInfo returns a gauge that is 1 and has the version as its label.
@@ -147,12 +126,12 @@ func registerRuntime(registry *prometheus.Registry) error {
 }
 
 // ObserversOf returns the observers of an endpoint that has none yet.
-func (m *metrics) ObserversOf(endpoint string) *observers {
-	return &observers{metrics: m, endpoint: endpoint}
+func (m *Metrics) ObserversOf(endpoint string) *Observers {
+	return &Observers{metrics: m, endpoint: endpoint}
 }
 
 // Observe counts one request that was answered.
-func (o *observers) Observe(status int, took time.Duration, received, sent int) {
+func (o *Observers) Observe(status int, took time.Duration, received, sent int) {
 	class := min(max(status/100-1, 0), len(statusClasses)-1)
 	s := o.classes[class].Load()
 	if s == nil {
@@ -164,7 +143,7 @@ func (o *observers) Observe(status int, took time.Duration, received, sent int) 
 	s.sent.Add(float64(sent))
 }
 
-func (o *observers) resolve(class int) *series {
+func (o *Observers) resolve(class int) *series {
 	s := &series{
 		durations: o.metrics.durations.WithLabelValues(o.endpoint, statusClasses[class]),
 		received:  o.metrics.received.WithLabelValues(o.endpoint),
