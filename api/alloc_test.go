@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/api/gate"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/shard"
@@ -50,20 +51,67 @@ func TestServeAllocates(t *testing.T) {
 		{"a page with a member", "POST", "/v1/counters/posts/get", `{"ids":["1","2","3"],"member":"7"}`},
 		{"no results", "POST", "/v1/counters/posts/set", `{"ops":[{"id":"1","set":{"like":1}}],"want":"none"}`},
 	} {
-		ctx := newCall(c.method, c.path, c.body)
-		ctx.Request.Header.Set(headerTimeout, "5s")
-		body := []byte(c.body)
-		n := testing.AllocsPerRun(100, func() {
-			ctx.Request.SetBodyRaw(body) // serve resets the body
-			l.server.serve(ctx)
-		})
-		if status := ctx.Response.StatusCode(); status != 200 {
-			t.Errorf("%s: answered %d %s", c.name, status, ctx.Response.Body())
-		}
-		if n > 1 {
+		if n := allocations(t, l, c.method, c.path, c.body); n > 1 {
 			t.Errorf("%s: %v allocations, want at most 1", c.name, n)
 		}
 	}
+}
+
+// allocations returns the allocations of a request that is served.
+func allocations(t *testing.T, l *fakeServer, method, path, text string) float64 {
+	t.Helper()
+	ctx := newCall(method, path, text)
+	ctx.Request.Header.Set(gate.HeaderTimeout, "5s")
+	body := []byte(text)
+	n := testing.AllocsPerRun(100, func() {
+		ctx.Request.SetBodyRaw(body) // serve resets the body
+		l.server.serve(ctx)
+	})
+	if status := ctx.Response.StatusCode(); status != 200 {
+		t.Errorf("%s %s is answered %d %s", method, path, status, ctx.Response.Body())
+	}
+	return n
+}
+
+// TestTextsAllocate checks that ids that are texts allocate nothing more, if they are in the cache of
+// names.
+func TestTextsAllocate(t *testing.T) {
+	texts := startTexts(t)
+	known := opsOf(`{"id":"a","add":{"like":1}}`, `{"id":"b","add":{"like":1}}`, `{"id":"é/☃","add":{"like":1}}`, `{"id":"`+uuid+`","add":{"like":1}}`)
+	texts.do("POST", articles+"/incr", known)
+	texts.do("POST", "/v1/members/articles/like", opsOf(joined("a", "bob", true)))
+	quiet := quietTexts{quietNode{texts.node, nil}, texts.node}
+	l := startFakeServer(t, func(c *Config) { c.Backend = quiet })
+	for _, warm := range []string{known, opsOf(`{"id":"a","add":{"like":1}}`)} {
+		l.do("POST", articles+"/incr", warm)
+	}
+	l.do("POST", "/v1/members/articles/like", opsOf(joined("a", "bob", true)))
+	for _, c := range []struct{ name, method, path, body string }{
+		{"one row", "GET", articles + "/" + uuid, ""},
+		{"a page", "POST", articles + "/get", `{"ids":["a","b","é/☃","` + uuid + `"],"columns":["like"]}`},
+		{"increments", "POST", articles + "/incr", known},
+		{"a member", "POST", "/v1/members/articles/like", opsOf(joined("a", "bob", true))},
+		{"a check", "POST", "/v1/members/articles/like/check", `{"member":"bob","ids":["a","b"]}`},
+	} {
+		if n := allocations(t, l, c.method, c.path, c.body); n > 1 {
+			t.Errorf("%s: %v allocations, want at most 1", c.name, n)
+		}
+	}
+}
+
+// quietTexts is a quietNode whose names are those of a fake node.
+type quietTexts struct {
+	quietNode
+	names *fakeNode
+}
+
+func (n quietTexts) Keyspace(name string) *shard.Keyspace { return n.names.Keyspace(name) }
+
+func (n quietTexts) Read(ks *shard.Keyspace, query raftfsm.Query, ids []uint64, opt *shard.ReadOptions) error {
+	if n.names.names.Answer(ks.Name, query) {
+		return nil
+	}
+	return n.quietNode.Read(ks, query, ids, opt)
 }
 
 // TestPollAllocates bounds the allocations of a poll, including those of the reads in the shards.
@@ -130,7 +178,7 @@ func TestAwaitBodyDoesNotAllocate(t *testing.T) {
 	l := startFakeServer(t, nil)
 	ctx := newCall("POST", "/v1/counters/posts/incr", manyOps(1))
 	ctx.Request.Header.SetContentLength(100)
-	ctx.Request.Header.Set(headerTimeout, "500ms")
+	ctx.Request.Header.Set(gate.HeaderTimeout, "500ms")
 	var got time.Duration
 	n := testing.AllocsPerRun(100, func() { got = l.server.awaitBody(&ctx.Request.Header).ReadTimeout })
 	if n > 0 || got != 500*time.Millisecond {

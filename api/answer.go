@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -22,7 +23,7 @@ func answer(ctx *fasthttp.RequestCtx, body func(dst []byte) []byte) {
 
 // answerLong does the same as answer, but expects a body of about n bytes.
 func answerLong(ctx *fasthttp.RequestCtx, n int, body func(dst []byte) []byte) {
-	ctx.Response.Header.SetContentType(contentTypeJSON)
+	ctx.Response.Header.SetContentType(gate.ContentTypeJSON)
 	text := body(slices.Grow(ctx.Response.SwapBody(nil)[:0], n))
 	if cap(text) > keptAnswerBytesMax {
 		ctx.Response.SetBodyRaw(text)
@@ -76,8 +77,6 @@ func answerJSON(ctx *fasthttp.RequestCtx, v any) error {
 
 // The headers and parameters of the contract.
 const (
-	headerTimeout = "Countd-Timeout"
-
 	headerConsistency  = "Countd-Consistency"
 	headerMaxStaleness = "Countd-Max-Staleness"
 	headerToken        = "Countd-Token"
@@ -89,6 +88,7 @@ const (
 )
 
 const (
-	serverName      = "countd"
-	contentTypeJSON = "application/json"
+	serverName = "countd"
+	// maxStalenessMax bounds max_staleness. A node that is further behind counts as failed.
+	maxStalenessMax = time.Hour
 )

@@ -7,6 +7,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/api/gate"
 	clientadmin "github.com/countd/countd/client/admin"
 )
 
@@ -66,7 +67,7 @@ func outcomeOf(err error) string {
 // pathOf returns the path of a request for a log.
 func (s *Server) pathOf(ctx *fasthttp.RequestCtx) string {
 	path := ctx.URI().PathOriginal()
-	if plain, ok := unescaped(path); ok {
+	if plain, ok := gate.Unescaped(path); ok {
 		path = plain
 	}
 	return s.clipped(path)

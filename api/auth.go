@@ -126,7 +126,7 @@ func (r *identity) Still() error {
 // bearer returns the token of a request, or nil if there is none. It accepts no request with
 // several tokens, because a proxy and the server might choose different ones.
 func bearer(h *fasthttp.RequestHeader) (token []byte, twice bool) {
-	text, err := header(h, headerAuthorization)
+	text, err := gate.Header(h, headerAuthorization)
 	if err != nil || len(text) == 0 {
 		return nil, err != nil
 	}

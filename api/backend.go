@@ -3,6 +3,7 @@ package api
 import (
 	"github.com/countd/countd/api/operate"
 	"github.com/countd/countd/inbox"
+	"github.com/countd/countd/names"
 )
 
 // Backend is the node that the API serves; *shard.Node implements it. Any goroutine may call any
@@ -16,9 +17,10 @@ type Backend interface {
 	Ready() error
 }
 
-// node combines a Backend with the unread numbers and timelines that read from it.
+// node combines a Backend with the unread numbers, timelines and names that read from it.
 type node struct {
 	Backend
+	names     *names.Names
 	unread    *inbox.Numbers
 	timelines *inbox.Timelines
 }

@@ -2,11 +2,14 @@ package api
 
 import (
 	"context"
+	"errors"
+	"math"
 
 	"github.com/countd/countd/api/operate"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/inbox"
+	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/raftfsm/kinds"
 )
 
@@ -61,21 +64,21 @@ type noticeSeq int64
 // Problem implements operate.Typed.
 func (noticeSeq) Problem() string { return notCount }
 
+func (n *noticeSeq) UnmarshalJSON(text []byte) error {
+	seq, ok := strictjson.ParseUint64(text)
+	if !ok || seq > math.MaxInt64 {
+		return errors.New(notCount)
+	}
+	*n = noticeSeq(seq)
+	return nil
+}
+
 // readNotices moves a user's cursor to the notice up_to or, without up_to, to the latest notice.
 func readNotices(_ context.Context, s *Server, r *request, body *struct {
 	UpTo  *noticeSeq `json:"up_to"`
 	Since *noticeSeq `json:"since"`
 }) (client.NoticesRead, error) {
-	var n inbox.Notices
-	var err error
-	switch {
-	case body.UpTo != nil && *body.UpTo < 0:
-		err = invalid("up_to", notCount)
-	case body.Since != nil && *body.Since < 0:
-		err = invalid("since", notCount)
-	default:
-		n, err = s.node().unread.ReadNotices(string(r.name), r.id, (*int64)(body.UpTo), (*int64)(body.Since), &r.write)
-	}
+	n, err := s.node().unread.ReadNotices(string(r.name), r.id, (*int64)(body.UpTo), (*int64)(body.Since), &r.write)
 	return client.NoticesRead{Notices: showNotices(n), Written: r.written()}, err
 }
 

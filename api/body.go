@@ -126,8 +126,8 @@ func (c *cursor) fault() error {
 	return c.Err
 }
 
-// decodeIDs reads a list of countMin to countMax ids into r.ids.
-func (r *request) decodeIDs(path string, countMin, countMax int) {
+// decodeIDs reads a list of countMin to countMax ids of a space into r.ids.
+func (r *request) decodeIDs(path, space string, countMin, countMax int) {
 	c := &r.cursor
 	if !c.Begin('[') {
 		c.Fail(path, strictjson.NotArray)
@@ -137,9 +137,9 @@ func (r *request) decodeIDs(path string, countMin, countMax int) {
 			c.Fail(path, fmt.Sprintf("more than %d", countMax))
 			return
 		}
-		id, ok := c.ID()
-		if !ok {
-			c.Fail(fmt.Sprintf("%s[%d]", path, n), strictjson.NotUint64)
+		id, problem := r.texts.Read(&c.Cursor, space, listSlot+n)
+		if problem != "" {
+			c.Fail(fmt.Sprintf("%s[%d]", path, n), problem)
 			return
 		}
 		r.ids = append(r.ids, id)

@@ -51,7 +51,7 @@ func getRow(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 		return err
 	}
 	answer(ctx, func(dst []byte) []byte {
-		return append(appendRow(dst, r.id, r.keyspace, r.rows.Rows), '}')
+		return append(appendRow(dst, &r.texts, r.id, r.keyspace, r.rows.Rows), '}')
 	})
 	return nil
 }
@@ -71,13 +71,16 @@ func getMany(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 		size *= 2
 	}
 	answerLong(ctx, size, func(dst []byte) []byte {
-		return append(appendRows(dst, r.ids, r.keyspace, r.columns, r.rows.Rows, r.sets.in), '}')
+		return append(appendRows(dst, &listed{ids: r.ids, sent: &r.texts}, r.keyspace, r.columns, r.rows.Rows, r.sets.in), '}')
 	})
 	return nil
 }
 
 // readRows fills r.rows with the first width columns of the rows of r.ids.
 func (s *Server) readRows(r *request, width int) error {
+	if err := named(&r.texts); err != nil {
+		return err
+	}
 	r.rows = rows.Query{Width: width, Rows: resized(r.rows.Rows, len(r.ids)*width)}
 	if err := s.node().Read(r.keyspace, &r.rows, r.ids, &r.read); err != nil {
 		return fmt.Errorf("cannot read rows: %w", err)
@@ -94,16 +97,20 @@ func scan(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	if err := s.node().Read(r.keyspace, &found, nil, &r.read); err != nil {
 		return fmt.Errorf("cannot scan rows: %w", err)
 	}
+	texts, err := rowTexts(r, found.IDs)
+	if err != nil {
+		return err
+	}
 	answerLong(ctx, rowsBytes(len(found.IDs), len(r.columns)), func(dst []byte) []byte {
-		dst = appendRows(dst, found.IDs, r.keyspace, r.columns, found.Rows, nil)
+		dst = appendRows(dst, &listed{ids: found.IDs, texts: texts}, r.keyspace, r.columns, found.Rows, nil)
 		dst = appendUnreadable(dst, found.Unreadable)
 		dst = append(dst, `,"next":`...)
 		if !found.More || len(found.IDs) == 0 {
 			return append(dst, `null}`...)
 		}
 		last := found.IDs[len(found.IDs)-1]
-		dst = append(appendID(dst, last), `,"cursor":`...)
-		return append(appendID(dst, last), '}')
+		dst = append(strictjson.AppendID(dst, last), `,"cursor":`...)
+		return append(strictjson.AppendID(dst, last), '}')
 	})
 	return nil
 }
@@ -173,10 +180,10 @@ func (s *Server) writeBatch(ctx *fasthttp.RequestCtx, r *request, width, rowByte
 	}
 	w := &r.write
 	if r.wantNone {
-		answer(ctx, func(dst []byte) []byte { return appendApplied(dst, w, r.ops, r.keyspace) })
+		answer(ctx, func(dst []byte) []byte { return appendApplied(dst, w, r.ops, &r.texts, r.keyspace) })
 		return nil
 	}
-	answerLong(ctx, rowBytes*len(r.ops), func(dst []byte) []byte { return appendResults(dst, w, r.ops, r.keyspace) })
+	answerLong(ctx, rowBytes*len(r.ops), func(dst []byte) []byte { return appendResults(dst, w, r.ops, &r.texts, r.keyspace) })
 	return nil
 }
 
@@ -198,14 +205,16 @@ func (s *Server) writeRow(ctx *fasthttp.RequestCtx, r *request) error {
 		return err
 	}
 	answer(ctx, func(dst []byte) []byte {
-		dst = appendRow(dst, r.id, r.keyspace, r.write.Rows)
-		return append(appendOutcome(dst, &r.write), '}')
+		return append(appendOutcome(appendRow(dst, &r.texts, r.id, r.keyspace, r.write.Rows), &r.write), '}')
 	})
 	return nil
 }
 
 // writeOps writes the ops of r, and sets the first width counts of each row in r.write.
 func (s *Server) writeOps(r *request, width int) error {
+	if err := named(&r.texts); err != nil {
+		return err
+	}
 	r.countOps()
 	w, ks := &r.write, r.keyspace
 	if len(w.Spaces) > 0 {
@@ -261,7 +270,7 @@ func (r *request) decodeGet(body []byte) error {
 	s, err := r.members(body, []string{"ids", "columns", "member"}, func(_ *cursor, member int) {
 		switch member {
 		case 0:
-			r.decodeIDs("ids", 1, idsMax)
+			r.decodeIDs("ids", namesOf(r.keyspace), 1, idsMax)
 		case 1:
 			r.decodeColumns()
 		case 2:

@@ -20,6 +20,7 @@ import (
 	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/strictjson"
+	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
@@ -88,8 +89,8 @@ func TestDecodeAndEncodeDoNotAllocate(t *testing.T) {
 	}{
 		{"decode 100 ops", decode},
 		{"decode ids", decodeGet},
-		{"encode 100 results", func() { out = appendResults(out[:0], w, w.Ops.(counters.Ops), ks) }},
-		{"encode a page of 20", func() { out = appendRows(out[:0], ids, ks, columns, w.Rows, nil) }},
+		{"encode 100 results", func() { out = appendResults(out[:0], w, w.Ops.(counters.Ops), new(names.Slots), ks) }},
+		{"encode a page of 20", func() { out = appendRows(out[:0], &listed{ids: ids}, ks, columns, w.Rows, nil) }},
 	} {
 		if n := testing.AllocsPerRun(100, c.run); n != 0 {
 			t.Errorf("%s: %v allocations, want 0", c.name, n)
@@ -130,7 +131,7 @@ func BenchmarkEncodeResults100(b *testing.B) {
 	w := fullWrite(ks)
 	b.ReportAllocs()
 	for b.Loop() {
-		out = appendResults(out[:0], w, w.Ops.(counters.Ops), ks)
+		out = appendResults(out[:0], w, w.Ops.(counters.Ops), new(names.Slots), ks)
 	}
 }
 
@@ -157,7 +158,7 @@ func BenchmarkEncodePage20(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		out = appendRows(out[:0], ids, ks, []uint8{0, 1, 2, 3}, w.Rows, nil)
+		out = appendRows(out[:0], &listed{ids: ids}, ks, []uint8{0, 1, 2, 3}, w.Rows, nil)
 	}
 }
 
@@ -333,7 +334,7 @@ func FuzzDecodeOps(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
-	ks, r := postsKeyspace(), &request{}
+	ks, r := postsKeyspace(), &request{backend: newFakeNode()}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		r.reset()
 		r.keyspace = ks
@@ -398,14 +399,13 @@ func FuzzDecodeLists(f *testing.F) {
 			"scan":    func() error { _, err := r.decodeScan(body); return err },
 			"rare":    func() error { return operate.Decode(body, new(manyMembers)) },
 			"row":     func() error { return r.decodeRowSet(body, 1) },
-			"ops":     func() error { r.backend = node; return r.decodeMixedOps(body) },
+			"ops":     func() error { return r.decodeMixedOps(body) },
 			"members": func() error { return r.decodeBatch(body, r.decodeMemberOp) },
 			"check":   func() error { return r.decodeCheck(body) },
 		}
 		for name, decode := range decoders {
 			r.reset()
-			r.keyspace = ks
-			r.caughtUp = true
+			r.backend, r.keyspace, r.caughtUp = node, ks, true
 			err := decode()
 			if err != nil {
 				wantTellable(t, err)

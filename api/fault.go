@@ -7,13 +7,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
-	"github.com/countd/countd/api/gate"
 	"github.com/countd/countd/admin"
+	"github.com/countd/countd/api/gate"
 	"github.com/countd/countd/api/operate"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/inbox"
+	"github.com/countd/countd/internal/strictjson"
+	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
@@ -70,6 +72,7 @@ type fault struct {
 	// several keyspaces, or ops with members.
 	byNumber               bool
 	appliedOps, unknownOps []int
+	texts                  names.Slots // of the ids in the lists
 }
 
 func (f *fault) Error() string { return f.code + ": " + f.message }
@@ -173,8 +176,8 @@ func (f *fault) appendJSON(dst []byte) []byte {
 	}
 	dst = appendError(append(dst, `{"error":`...), f.code, f.message, f.field)
 	if f.outcomes {
-		dst = appendIDs(append(dst, `,"applied":`...), f.applied)
-		dst = appendIDs(append(dst, `,"unknown":`...), f.unknown)
+		dst = f.appendOps(append(dst, `,"applied":[`...), f.applied, f.appliedOps)
+		dst = f.appendOps(append(dst, `,"unknown":[`...), f.unknown, f.unknownOps)
 	}
 	if f.outcomes && f.byNumber {
 		dst = appendInts(append(dst, `,"applied_ops":`...), f.appliedOps)
@@ -183,12 +186,24 @@ func (f *fault) appendJSON(dst []byte) []byte {
 	return append(dst, '}')
 }
 
+// appendOps appends the ids of ops, or the id in the path, and the end of the array.
+func (f *fault) appendOps(dst []byte, ids []uint64, ops []int) []byte {
+	for i, id := range ids {
+		slot := pathSlot
+		if i < len(ops) {
+			slot = opSlot + 2*ops[i]
+		}
+		dst = f.texts.Append(comma(dst, i), slot, id)
+	}
+	return append(dst, ']')
+}
+
 // appendError appends {"code":…,"message":…,"field":…}.
 func appendError(dst []byte, code, message, field string) []byte {
 	dst = append(append(append(dst, `{"code":"`...), code...), `","message":`...)
-	dst = appendString(dst, message)
+	dst = strictjson.AppendString(dst, message)
 	if field != "" {
-		dst = appendString(append(dst, `,"field":`...), field)
+		dst = strictjson.AppendString(append(dst, `,"field":`...), field)
 	}
 	return append(dst, '}')
 }

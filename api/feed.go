@@ -13,6 +13,7 @@ import (
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/internal/strictjson"
+	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
 )
@@ -45,47 +46,65 @@ const (
 )
 
 func feedUnread(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
+	if err := named(&r.texts); err != nil {
+		return err
+	}
 	f, err := s.node().unread.Feed(r.id, &r.read)
 	if err != nil {
 		return fmt.Errorf("cannot read feed: %w", err)
 	}
 	const followeeBytes = 24 // an id of ten digits and a small count
-	shown := 0
-	if r.asked.detail {
-		shown = len(f.Detail)
+	if !r.asked.detail {
+		f.Detail = nil
 	}
-	answerLong(ctx, 32+followeeBytes*shown, func(dst []byte) []byte {
+	texts, err := r.texts.Shown(namesOf(r.keyspace), len(f.Detail), func(i int) uint64 { return f.Detail[i].ID }, &r.read)
+	if err != nil {
+		return err
+	}
+	answerLong(ctx, 32+followeeBytes*len(f.Detail), func(dst []byte) []byte {
 		dst = appendNumber(append(dst, '{'), "unread", f.Unread)
 		if r.asked.detail {
-			dst = appendDetail(append(dst, ','), f.Detail)
+			dst = appendDetail(append(dst, ','), f.Detail, texts)
 		}
 		return append(dst, '}')
 	})
 	return nil
 }
 
-// appendDetail appends "followees":{"id":unread,…}.
-func appendDetail(dst []byte, detail []inbox.FolloweeUnread) []byte {
+// appendDetail appends "followees":{"id":unread,…}, without followees whose name was erased, because
+// they would have the same key. texts is a result of Slots.Shown.
+func appendDetail(dst []byte, detail []inbox.FolloweeUnread, texts names.Shown) []byte {
 	dst = append(dst, `"followees":{`...)
+	n := 0
 	for i, f := range detail {
-		dst = appendID(comma(dst, i), f.ID)
-		dst = append(dst, ':')
+		if texts != nil && texts[i] == "" {
+			continue
+		}
+		dst = append(texts.AppendJSON(comma(dst, n), i, f.ID), ':')
 		dst = strconv.AppendInt(dst, f.Unread, 10)
+		n++
 	}
 	return append(dst, '}')
 }
 
 // followees answers a page of the users that a user follows.
 func followees(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
+	if err := named(&r.texts); err != nil {
+		return err
+	}
 	limit := cmp.Or(r.asked.limit, followeesPageDefault)
 	page, more, err := s.node().unread.Followees(r.id, r.asked.after, r.asked.hasAfter, limit, &r.read)
 	if err != nil {
 		return fmt.Errorf("cannot read feed: %w", err)
 	}
+	texts, err := rowTexts(r, page)
+	if err != nil {
+		return err
+	}
 	answerLong(ctx, 32+16*len(page), func(dst []byte) []byte {
-		dst = appendIDs(append(dst, `{"followees":`...), page)
+		dst = appendIDs(append(dst, `{"followees":`...), page, texts)
 		if more {
-			dst = appendID(append(dst, `,"cursor":`...), page[len(page)-1])
+			dst = strictjson.AppendID(append(dst, `,"cursor":`...), page[len(page)-1])
 		}
 		return append(dst, '}')
 	})
@@ -95,6 +114,9 @@ func followees(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 func resetFeed(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	told, upTo, err := r.decodeFeedReset(ctx.Request.Body())
 	if err != nil {
+		return err
+	}
+	if err := named(&r.texts); err != nil {
 		return err
 	}
 	authors := []uint64(nil)
@@ -119,7 +141,7 @@ func readFeed(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 
 func (s *Server) changeFeed(ctx *fasthttp.RequestCtx, r *request,
 	change func(*inbox.Numbers, uint64, []uint64, *shard.Write) (inbox.Feed, error)) error {
-	if err := r.decodeFollowees(ctx.Request.Body()); err != nil {
+	if err := cmp.Or(r.decodeFollowees(ctx.Request.Body()), named(&r.texts)); err != nil {
 		return err
 	}
 	f, err := change(s.node().unread, r.id, r.ids, &r.write)
@@ -136,7 +158,7 @@ func (s *Server) answerFeed(ctx *fasthttp.RequestCtx, r *request, f inbox.Feed, 
 
 // decodeFollowees parses {"followees":[…]} into r.ids.
 func (r *request) decodeFollowees(body []byte) error {
-	return r.allMembers(body, []string{"followees"}, func(*cursor, int) { r.decodeIDs("followees", 0, inbox.FolloweesMax) })
+	return r.allMembers(body, []string{"followees"}, func(*cursor, int) { r.decodeIDs("followees", namesOf(r.keyspace), 0, inbox.FolloweesMax) })
 }
 
 // decodeFeedReset parses {"followees":[…]?,"up_to":id?} into r.ids and upTo, which is nil if
@@ -144,11 +166,11 @@ func (r *request) decodeFollowees(body []byte) error {
 func (r *request) decodeFeedReset(body []byte) (hasFollowees bool, upTo *uint64, err error) {
 	s, err := r.members(optional(body), []string{"followees", "up_to"}, func(c *cursor, member int) {
 		if member == 0 {
-			r.decodeIDs("followees", 0, inbox.FolloweesMax)
-		} else if id, ok := c.ID(); ok {
+			r.decodeIDs("followees", namesOf(r.keyspace), 0, inbox.FolloweesMax)
+		} else if id, problem := r.texts.Read(&r.cursor.Cursor, postNames(r), names.NoSlot); problem == "" {
 			upTo = &id
 		} else {
-			c.Fail("up_to", strictjson.NotUint64)
+			c.Fail("up_to", problem)
 		}
 	})
 	return s.has(0), upTo, err
@@ -165,18 +187,25 @@ func listGroups(_ context.Context, s *Server, r *request, _ *operate.Nothing) (a
 }
 
 func getGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
+	if err := named(&r.texts); err != nil {
+		return err
+	}
 	group, err := s.node().timelines.Group(r.id, string(r.name), &r.read)
 	if err != nil {
 		return fmt.Errorf("cannot read group: %w", err)
 	}
+	texts, err := rowTexts(r, group.Followees)
+	if err != nil {
+		return err
+	}
 	answerLong(ctx, 32+16*len(group.Followees), func(dst []byte) []byte {
-		return append(appendIDs(append(dst, `{"followees":`...), group.Followees), '}')
+		return append(appendIDs(append(dst, `{"followees":`...), group.Followees, texts), '}')
 	})
 	return nil
 }
 
 func putGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	if err := r.decodeFollowees(ctx.Request.Body()); err != nil {
+	if err := cmp.Or(r.decodeFollowees(ctx.Request.Body()), named(&r.texts)); err != nil {
 		return err
 	}
 	size, err := s.node().timelines.PutGroup(r.id, string(r.name), r.ids, &r.write)

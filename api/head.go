@@ -10,6 +10,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/api/gate"
 	"github.com/countd/countd/api/operate"
 	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/internal/strictjson"
@@ -49,9 +50,16 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 		return invalid("name", inbox.GroupRule)
 	}
 	if r.takes&(takesID|takesNotice) != 0 {
-		var ok bool
-		if r.id, ok = strictjson.ParseUint64(to.id); !ok {
-			return invalid(r.idName(), strictjson.NotUint64)
+		var problem string
+		r.id, problem = r.texts.Parse(pathSpace(r), pathSlot, to.id)
+		switch {
+		case problem == "":
+		case to.action != nil:
+			return notAllowed(ctx.Method(), to.action)
+		case r.takes&takesNotice != 0:
+			return invalid("seq", strictjson.NotUint64)
+		default:
+			return invalid(r.idName(), problem)
 		}
 	}
 	if r.takes&takesAnything != 0 {
@@ -76,15 +84,15 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 // on its spelling.
 func (r *request) readIdentity(ctx *fasthttp.RequestCtx, e *endpoint) error {
 	h := &ctx.Request.Header
-	key, err := header(h, headerKey)
+	key, err := gate.Header(h, headerKey)
 	if err != nil {
 		return err
 	}
-	producer, err := header(h, headerProducer)
+	producer, err := gate.Header(h, headerProducer)
 	if err != nil {
 		return err
 	}
-	sequence, err := header(h, headerSequence)
+	sequence, err := gate.Header(h, headerSequence)
 	switch {
 	case err != nil:
 		return err
@@ -95,6 +103,9 @@ func (r *request) readIdentity(ctx *fasthttp.RequestCtx, e *endpoint) error {
 			return invalid(headerKey, fmt.Sprintf("not 1 to %d bytes", dedup.KeyBytesMax))
 		}
 		id, body := strconv.AppendUint(nil, r.id, 10), ctx.Request.Body()
+		if text := r.texts.Text(pathSlot); text != nil {
+			id = text
+		}
 		if r.takes&takesColumn != 0 {
 			id = r.column
 		}
@@ -133,13 +144,13 @@ func (r *request) readParameters(ctx *fasthttp.RequestCtx) error {
 
 // readReadHeaders parses the token, and the headers that the query may override.
 func (r *request) readReadHeaders(h *fasthttp.RequestHeader) (err error) {
-	if r.asked.level, err = eitherHeader(h, headerConsistency, consistency); err != nil {
+	if r.asked.level, err = gate.EitherHeader(h, headerConsistency, consistency); err != nil {
 		return err
 	}
-	if r.asked.staleness, err = eitherHeader(h, headerMaxStaleness, maxStaleness); err != nil {
+	if r.asked.staleness, err = gate.EitherHeader(h, headerMaxStaleness, maxStaleness); err != nil {
 		return err
 	}
-	text, err := header(h, headerToken)
+	text, err := gate.Header(h, headerToken)
 	if text != nil && err == nil {
 		if r.read.Token, err = shard.ParseToken(text); err != nil {
 			err = invalid(headerToken, errs.ErrBadToken.Error())
@@ -191,7 +202,7 @@ func (r *request) checkBody(ctx *fasthttp.RequestCtx) error {
 		return invalid(fasthttp.HeaderContentEncoding, "only identity is understood")
 	}
 	h := &ctx.Request.Header
-	if r.takes&(takesWrite|takesChange) != 0 && len(h.Peek(fasthttp.HeaderOrigin)) > 0 && !isJSON(h.ContentType()) {
+	if r.takes&(takesWrite|takesChange) != 0 && len(h.Peek(fasthttp.HeaderOrigin)) > 0 && !gate.IsJSON(h.ContentType()) {
 		return invalid(fasthttp.HeaderContentType, "with an Origin it must be application/json")
 	}
 	return nil

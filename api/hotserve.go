@@ -41,6 +41,10 @@ func hottest(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	if err := s.readRows(r, width); err != nil {
 		return err
 	}
+	texts, err := rowTexts(r, r.ids)
+	if err != nil {
+		return err
+	}
 	answerLong(ctx, rowsBytes(len(r.ids), len(r.columns))+memberBytes*len(r.ids), func(dst []byte) []byte {
 		dst = append(append(append(dst, `{"window":"`...), q.Window.String()...), `","since":"`...)
 		dst = append(q.Since.UTC().AppendFormat(dst, time.RFC3339), '"')
@@ -51,7 +55,8 @@ func hottest(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 			if !slices.ContainsFunc(row, func(count int64) bool { return count != 0 }) {
 				continue // the row was deleted
 			}
-			dst = appendNumber(append(appendMember(comma(dst, n), r.keyspace, g.Key), ','), "gained", g.Gained)
+			dst = texts.AppendJSON(appendRowMember(comma(dst, n), r.keyspace), i, g.Key)
+			dst = appendNumber(append(dst, ','), "gained", g.Gained)
 			dst = append(appendNumber(append(dst, ','), "error", g.Error), `,"counts":`...)
 			dst = append(appendColumns(dst, r.keyspace, r.columns, row), '}')
 			n++
@@ -84,8 +89,12 @@ func top(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	for i, row := range q.Top {
 		r.rows.Rows[i*width+r.sets.column] = row.Count // the count by which the answer is sorted
 	}
+	texts, err := rowTexts(r, r.ids)
+	if err != nil {
+		return err
+	}
 	answerLong(ctx, rowsBytes(len(r.ids), len(r.columns)), func(dst []byte) []byte {
-		return append(appendRows(dst, r.ids, r.keyspace, r.columns, r.rows.Rows, nil), '}')
+		return append(appendRows(dst, &listed{ids: r.ids, texts: texts}, r.keyspace, r.columns, r.rows.Rows, nil), '}')
 	})
 	return nil
 }

@@ -138,7 +138,7 @@ func (s *Server) awaitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 			h.Set(fasthttp.HeaderExpect, "100-continue")
 		}
 	}
-	timeout, _ := timeoutOf(h) // serve reports the fault
+	timeout, _ := gate.TimeoutOf(h) // serve reports the fault
 	return fasthttp.RequestConfig{ReadTimeout: min(timeout, s.cfg.ReadTimeout)}
 }
 

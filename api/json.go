@@ -1,19 +1,21 @@
 package api
 
 import (
-	"encoding/json"
 	"strconv"
+
+	"github.com/countd/countd/names"
+)
+
+// The slots of names.Slots: the id in the path, the first id of a list in the body, which the others
+// follow, and the id and the member of the first op. Each op has two slots.
+const (
+	pathSlot = iota
+	listSlot
+	opSlot     = listSlot
+	memberSlot = opSlot + 1
 )
 
 // The functions below append values of JSON to dst, and allocate only to grow it.
-
-// appendID appends an id. An id is always a string, because JavaScript's numbers are exact only up
-// to 2^53.
-func appendID(dst []byte, id uint64) []byte {
-	dst = append(dst, '"')
-	dst = strconv.AppendUint(dst, id, 10)
-	return append(dst, '"')
-}
 
 // comma appends a comma, except before the first member.
 func comma(dst []byte, i int) []byte {
@@ -23,11 +25,11 @@ func comma(dst []byte, i int) []byte {
 	return dst
 }
 
-// appendIDs appends ids as an array.
-func appendIDs(dst []byte, ids []uint64) []byte {
+// appendIDs appends ids as an array. texts is a result of Slots.Shown.
+func appendIDs(dst []byte, ids []uint64, texts names.Shown) []byte {
 	dst = append(dst, '[')
 	for i, id := range ids {
-		dst = appendID(comma(dst, i), id)
+		dst = texts.AppendJSON(comma(dst, i), i, id)
 	}
 	return append(dst, ']')
 }
@@ -42,15 +44,6 @@ func appendNumber(dst []byte, name string, value int64) []byte {
 func appendBool(dst []byte, name string, value bool) []byte {
 	dst = append(append(append(dst, '"'), name...), `":`...)
 	return strconv.AppendBool(dst, value)
-}
-
-// appendString appends text of any bytes as a JSON string.
-func appendString(dst []byte, text string) []byte {
-	quoted, err := json.Marshal(text)
-	if err != nil {
-		panic("a string has no JSON form: " + err.Error())
-	}
-	return append(dst, quoted...)
 }
 
 // appendInts appends values as an array.

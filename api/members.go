@@ -14,6 +14,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/internal/strictjson"
+	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm/counters"
 )
 
@@ -61,6 +62,9 @@ func checkMembers(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 // readSets sets r.sets.in: for each column, and for each of r.ids, whether the member is in the
 // set. The values of a column follow each other.
 func (s *Server) readSets(r *request, columns []uint8) error {
+	if err := named(&r.texts); err != nil {
+		return err
+	}
 	n := len(r.ids)
 	r.sets.in = slices.Grow(r.sets.in[:0], n*len(columns))[:n*len(columns)]
 	for i, column := range columns {
@@ -83,10 +87,14 @@ func listMembers(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	if err := s.node().Read(r.keyspace, &q, r.ids, &r.read); err != nil {
 		return fmt.Errorf("cannot list members: %w", err)
 	}
+	texts, err := r.texts.Shown(userNames(r), len(q.List.Entries), func(i int) uint64 { return q.List.Entries[i].ID }, &r.read)
+	if err != nil {
+		return err
+	}
 	answerLong(ctx, memberBytes*len(q.List.Entries), func(dst []byte) []byte {
-		dst = appendID(append(dst, `{"id":`...), r.id)
+		dst = r.texts.Append(append(dst, `{"id":`...), pathSlot, r.id)
 		dst = appendNumber(append(dst, ','), "count", r.rows.Rows[column])
-		dst = appendEntries(append(dst, `,"members":[`...), "member", q.List)
+		dst = appendEntries(append(dst, `,"members":[`...), "member", q.List, texts)
 		return append(dst, '}')
 	})
 	return nil
@@ -94,24 +102,31 @@ func listMembers(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 
 // listSets serves a page of the rows that a member is in.
 func listSets(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
+	if err := named(&r.texts); err != nil {
+		return err
+	}
 	q := counters.RowsOfMemberQuery{Column: uint8(r.sets.column), Member: r.id, Page: r.sets.listed()}
 	if err := s.node().Read(r.keyspace, &q, nil, &r.read); err != nil {
 		return fmt.Errorf("cannot list the rows of a member: %w", err)
 	}
+	texts, err := r.texts.Shown(namesOf(r.keyspace), len(q.List.Entries), func(i int) uint64 { return q.List.Entries[i].ID }, &r.read)
+	if err != nil {
+		return err
+	}
 	answerLong(ctx, memberBytes*len(q.List.Entries), func(dst []byte) []byte {
-		dst = appendID(append(dst, `{"member":`...), r.id)
-		dst = appendEntries(append(dst, `,"ids":[`...), "id", q.List)
+		dst = r.texts.Append(append(dst, `{"member":`...), pathSlot, r.id)
+		dst = appendEntries(append(dst, `,"ids":[`...), "id", q.List, texts)
 		return append(dst, `,"lag_ms":0}`...) // the lag is 0, because a shard changes both directions in one log entry
 	})
 	return nil
 }
 
 // appendEntries appends the entries of a list, the end of the array and, if there may be another
-// page, its cursor. name is the JSON name of an entry's id.
-func appendEntries(dst []byte, name string, list members.List) []byte {
+// page, its cursor. name is the JSON name of an entry's id. texts is a result of Slots.Shown.
+func appendEntries(dst []byte, name string, list members.List, texts names.Shown) []byte {
 	for i, e := range list.Entries {
 		dst = append(append(append(comma(dst, i), `{"`...), name...), `":`...)
-		dst = append(appendID(dst, e.ID), `,"at":"`...)
+		dst = append(texts.AppendJSON(dst, i, e.ID), `,"at":"`...)
 		dst = append(e.At.Time().AppendFormat(dst, time.RFC3339Nano), `"}`...)
 	}
 	dst = append(dst, ']')
@@ -144,7 +159,7 @@ func (r *request) decodeMemberOp(i int) {
 	}
 	at := func(field string) string { return opPath(i, field) }
 	id, hasID := uint64(0), false
-	var m strictjson.Member
+	m := memberOf(r, i)
 	for n := 0; c.Next(n, '}'); n++ {
 		switch key := c.Key(); {
 		case string(key) == "id":
@@ -152,9 +167,9 @@ func (r *request) decodeMemberOp(i int) {
 				c.Fail(at("id"), strictjson.GivenTwice)
 			}
 			hasID = true
-			var ok bool
-			if id, ok = c.ID(); !ok {
-				c.Fail(at("id"), strictjson.NotUint64)
+			var problem string
+			if id, problem = r.texts.Read(&r.cursor.Cursor, namesOf(r.keyspace), opSlot+2*i); problem != "" {
+				c.Fail(at("id"), problem)
 			}
 		case string(key) == "column":
 			c.Fail(at("column"), "the path has the column")
@@ -174,6 +189,11 @@ func (r *request) decodeMemberOp(i int) {
 	r.addMemberOp(id, r.sets.column, &m)
 }
 
+// memberOf returns the Member that reads the member of the ith op.
+func memberOf(r *request, i int) strictjson.Member {
+	return strictjson.Member{ReadID: func(c *strictjson.Cursor) (uint64, string) { return r.texts.Read(c, r.sets.users, memberSlot+2*i) }}
+}
+
 // addMemberOp appends an op by which a member joins or leaves a set.
 func (r *request) addMemberOp(id uint64, column int, m *strictjson.Member) {
 	kind := engine.OpLeave
@@ -186,6 +206,7 @@ func (r *request) addMemberOp(id uint64, column int, m *strictjson.Member) {
 
 // decodeMemberOps reads {"ops":[…],"want":"none"?,"counted":bool?}.
 func (r *request) decodeMemberOps(body []byte) error {
+	r.sets.users = userNames(r)
 	if err := r.decodeBatch(body, r.decodeMemberOp); err != nil || !r.sets.uncounted {
 		return err
 	}
@@ -208,17 +229,16 @@ func (r *request) decodeCheck(body []byte) error {
 		if member == 0 {
 			r.readMember()
 		} else {
-			r.decodeIDs("ids", 1, idsMax)
+			r.decodeIDs("ids", namesOf(r.keyspace), 1, idsMax)
 		}
 	})
 }
 
 // readMember parses the member that a read asks about.
 func (r *request) readMember() {
-	c := &r.cursor
-	var ok bool
-	if r.sets.member, ok = c.ID(); !ok {
-		c.Fail("member", strictjson.NotUint64)
+	var problem string
+	if r.sets.member, problem = r.texts.Read(&r.cursor.Cursor, userNames(r), names.NoSlot); problem != "" {
+		r.cursor.Fail("member", problem)
 	}
 	r.sets.asked = true
 }

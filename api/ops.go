@@ -40,6 +40,7 @@ func (r *request) decodeMixedOps(body []byte) error {
 		return errNoCluster
 	}
 	r.write.Spaces = append(r.write.Spaces, judge)
+	r.sets.users = userNames(r)
 	return r.decodeBatch(body, r.decodeMixedOp)
 }
 
@@ -48,6 +49,7 @@ type mixedOp struct {
 	op     engine.Op
 	member string // id or user, as in the body
 	verb   string // add or set, as in the body
+	id     int    // position of the id, if the keyspace comes after it; otherwise 0
 	cells  int    // position of the object of add or set, if the keyspace comes after it; otherwise 0
 	floor  opFloor
 
@@ -63,7 +65,7 @@ func (r *request) decodeMixedOp(i int) {
 		c.Fail(opPath(i, ""), strictjson.NotObject)
 	}
 	r.keyspace = nil
-	var o mixedOp
+	o := mixedOp{target: memberOf(r, i)}
 	var s seen
 	first := len(r.cells)
 	at := func(field string) string { return opPath(i, field) }
@@ -82,8 +84,9 @@ func (r *request) decodeMixedOp(i int) {
 			}
 			o.member = string(key)
 			s.once(c, 1, opPath(i, o.member))
-			var ok bool
-			if o.op.ID, ok = c.ID(); !ok {
+			if o.id = c.At; r.keyspace != nil {
+				readMixedID(r, i, &o)
+			} else if !c.skipID() {
 				c.Fail(opPath(i, o.member), strictjson.NotUint64)
 			}
 		case changeAdd.member, changeSet.member:
@@ -105,12 +108,17 @@ func (r *request) decodeMixedOp(i int) {
 			c.Fail(opPath(i, operate.Shown(key)), operate.NoField("keyspace", "id", "user", "add", "set", "floor", "column", "member"))
 		}
 	}
-	if r.finishMixedOp(i, &o, s); c.Err == nil && o.cells > 0 {
-		end := c.At
+	r.finishMixedOp(i, &o, s)
+	end := c.At
+	if c.Err == nil && o.id > 0 {
+		c.At = o.id
+		readMixedID(r, i, &o)
+	}
+	if c.Err == nil && o.cells > 0 {
 		c.At = o.cells
 		r.decodeCells(i, o.verb)
-		c.At = end
 	}
+	c.At = end
 	if o.floor.given {
 		r.floorCells(first, o.floor.value)
 	}
@@ -122,6 +130,15 @@ func (r *request) decodeMixedOp(i int) {
 	if c.Err == nil {
 		r.write.In = append(r.write.In, r.spaceOf(r.keyspace))
 	}
+}
+
+// readMixedID reads the id of the ith op, whose keyspace is known.
+func readMixedID(r *request, i int, o *mixedOp) {
+	var problem string
+	if o.op.ID, problem = r.texts.Read(&r.cursor.Cursor, namesOf(r.keyspace), opSlot+2*i); problem != "" {
+		r.cursor.Fail(opPath(i, o.member), problem)
+	}
+	o.id = 0
 }
 
 // finishMixedOp looks up the keyspace of the ith op, and refuses an incomplete op.
@@ -233,6 +250,19 @@ func (r *request) spaceOf(ks *shard.Keyspace) uint8 {
 	}
 	r.write.Spaces[at] = ks // the newest version, which may have more columns
 	return uint8(at)
+}
+
+// skipID skips a string or an integer, and reports whether it was one.
+func (c *cursor) skipID() bool {
+	switch b := c.Peek(); {
+	case b == '"':
+		c.Str()
+	case b >= '0' && b <= '9':
+		c.Number()
+	default:
+		return false
+	}
+	return true
 }
 
 // skipCounts skips an object whose keys are columns and whose values are integers.

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 
 	"github.com/valyala/fasthttp"
@@ -24,6 +25,9 @@ func pollRoutes() []route {
 // poll answers the whole poll of one user.
 func poll(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	p := &r.poll
+	if err := named(&r.texts); err != nil {
+		return err
+	}
 	p.Users = append(p.Users[:0], r.id)
 	if err := s.node().unread.Poll(p, &r.read); err != nil {
 		return fmt.Errorf("cannot poll: %w", err)
@@ -35,7 +39,7 @@ func poll(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 // polls answers the poll of several users.
 func polls(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	p := &r.poll
-	if err := r.decodePoll(ctx.Request.Body()); err != nil {
+	if err := cmp.Or(r.decodePoll(ctx.Request.Body()), named(&r.texts)); err != nil {
 		return err
 	}
 	if err := s.node().unread.Poll(p, &r.read); err != nil {
@@ -45,7 +49,7 @@ func polls(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	answerLong(ctx, userBytes*len(p.Users), func(dst []byte) []byte {
 		dst = append(dst, `{"results":[`...)
 		for i, user := range p.Users {
-			dst = appendID(append(comma(dst, i), `{"user":`...), user)
+			dst = r.texts.Append(append(comma(dst, i), `{"user":`...), listSlot+i, user)
 			dst = append(appendPoll(append(dst, ','), p, i), '}')
 		}
 		return append(dst, `]}`...)
@@ -84,7 +88,7 @@ func (r *request) decodePoll(body []byte) error {
 	s, err := r.members(body, known, func(_ *cursor, member int) {
 		switch member {
 		case 0:
-			r.decodeIDs("users", 0, inbox.PollUsersMax)
+			r.decodeIDs("users", namesOf(r.keyspace), 0, inbox.PollUsersMax)
 		case 1:
 			p.Channels = r.decodeNameList(p.Channels, "channels")
 		case 2:

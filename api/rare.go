@@ -22,6 +22,9 @@ func rare[B, A any](run func(until context.Context, s *Server, r *request, body 
 				return err
 			}
 		}
+		if err := named(&r.texts); err != nil {
+			return err
+		}
 		until, cancel := context.WithDeadline(context.Background(), r.deadline)
 		defer cancel()
 		a, err := run(until, s, r, &body)

@@ -8,6 +8,7 @@ import (
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/internal/strictjson"
+	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/rankings"
@@ -45,6 +46,8 @@ type request struct {
 	columns  []uint8    // numbers of the columns to return, in this order
 	rows     rows.Query // last read of rows
 	poll     inbox.Poll
+
+	texts names.Slots
 
 	identity
 }
@@ -84,6 +87,7 @@ func (r *request) reset() {
 	spaces := r.write.Spaces
 	clear(spaces) // do not keep a dropped keyspace alive
 	clear(r.ops)  // do not keep an old array of cells alive
+	r.texts.Reset()
 	*r = request{
 		write: shard.Write{
 			Rows:      r.write.Rows[:0],
@@ -105,6 +109,7 @@ func (r *request) reset() {
 		rows:     rows.Query{Rows: r.rows.Rows[:0]},
 		sets:     setCall{in: r.sets.in[:0]},
 		poll:     r.poll,
+		texts:    r.texts,
 	}
 }
 
@@ -139,6 +144,7 @@ func keyspaceOf(w *shard.Write, ks *shard.Keyspace, op int) *shard.Keyspace {
 // setCall holds the arguments of a call about sets of members.
 type setCall struct {
 	column int    // number of the {column} in the path
+	users  string // space of members; only for ops
 	member uint64 // the member in the body
 	asked  bool   // the read of counts also asks for a member
 	page   members.Page
@@ -160,9 +166,6 @@ func rowMember(ks *shard.Keyspace) string {
 func (r *request) idName() string {
 	if r.takes&takesMember != 0 {
 		return "member"
-	}
-	if r.takes&takesNotice != 0 {
-		return "seq"
 	}
 	if r.takes&ofAuthor != 0 {
 		return "author"

@@ -2,12 +2,13 @@ package api
 
 import (
 	"bytes"
-	"encoding/hex"
+	"cmp"
 	"slices"
 	"strings"
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/api/gate"
 	"github.com/countd/countd/api/operate"
 )
 
@@ -18,7 +19,7 @@ type resource struct {
 }
 
 // routes finds the endpoint of a request. Paths are compared byte by byte after percent-decoding.
-// "//", "." and ".." have no special meaning, and no name contains an encoded slash.
+// "//", "." and ".." have no special meaning. An encoded slash is a byte of a name.
 type routes struct {
 	resources map[string]*resource // by template
 	root      pathNode
@@ -32,35 +33,45 @@ type target struct {
 	resource     *resource
 	keyspace, id []byte
 	column       []byte
+	// action is the resource of the action that the id is also the name of, such as "get"; nil for
+	// another id.
+	action *resource
 }
 
 // find returns the endpoint for a received method and path. On an error, the target has no
 // resource.
 func (t *routes) find(method, path []byte) (*endpoint, target, error) {
-	path, ok := unescaped(path)
+	plain, ok := gate.Unescaped(path)
 	if !ok {
 		return t.none, target{}, invalid("path", "bad percent-encoding")
 	}
-	to := t.match(path)
+	to := t.match(method, plain)
 	if to.resource == nil {
 		return t.none, target{}, &fault{status: fasthttp.StatusNotFound, code: codeNotFound, message: "no such path"}
+	}
+	if len(plain) < len(path) {
+		to.keyspace, to.id, to.column = gate.WithSlashes(to.keyspace), gate.WithSlashes(to.id), gate.WithSlashes(to.column)
 	}
 	if e, ok := to.resource.methods[string(method)]; ok {
 		return e, to, nil
 	}
-	return t.none, target{}, &fault{
+	return t.none, target{}, notAllowed(method, cmp.Or(to.action, to.resource))
+}
+
+func notAllowed(method []byte, of *resource) *fault {
+	return &fault{
 		status:  fasthttp.StatusMethodNotAllowed,
 		code:    codeMethodNotAllowed,
 		message: "this path does not take " + operate.Shown(method),
-		allow:   to.resource.allow,
+		allow:   of.allow,
 	}
 }
 
-func (t *routes) match(path []byte) (to target) {
-	if len(path) > 0 && path[0] == '/' && t.root.match(path[1:], &to) {
+func (t *routes) match(method, path []byte) (to target) {
+	if len(path) > 0 && path[0] == '/' && t.root.match(method, path[1:], &to) {
 		return to
 	}
-	return target{}
+	return target{resource: to.action}
 }
 
 // pathNode is one name in the tree of path templates.
@@ -114,8 +125,9 @@ func (n *pathNode) add(template string) *pathNode {
 	return n
 }
 
-// match stores the resource and the names of the rest of a path in *to. It prefers literal names.
-func (n *pathNode) match(rest []byte, to *target) bool {
+// match stores the resource and the names of the rest of a path in *to. It prefers literal names,
+// except at the end of a path whose literal name does not take the method.
+func (n *pathNode) match(method, rest []byte, to *target) bool {
 	name, deeper := rest, false
 	if i := bytes.IndexByte(rest, '/'); i >= 0 {
 		name, rest, deeper = rest[:i], rest[i+1:], true
@@ -125,10 +137,12 @@ func (n *pathNode) match(rest []byte, to *target) bool {
 			continue
 		}
 		if !deeper && next.resource != nil {
-			to.resource = next.resource
-			return true
+			if to.resource = next.resource; next.resource.methods[string(method)] != nil {
+				return true
+			}
+			to.action = next.resource
 		}
-		if deeper && next.match(rest, to) {
+		if deeper && next.match(method, rest, to) {
 			return true
 		}
 		break
@@ -146,35 +160,8 @@ func (n *pathNode) match(rest []byte, to *target) bool {
 		to.column = name
 	}
 	if deeper {
-		return next.match(rest, to)
+		return next.match(method, rest, to)
 	}
 	to.resource = next.resource
 	return next.resource != nil
-}
-
-// unescaped decodes a path's percent-encoding, and returns false if it is invalid. It replaces an
-// encoded slash by a byte that occurs in no name, because a slash would divide the name.
-func unescaped(path []byte) ([]byte, bool) {
-	if bytes.IndexByte(path, '%') < 0 {
-		return path, true
-	}
-	plain := make([]byte, 0, len(path))
-	for i := 0; i < len(path); i++ {
-		b := path[i]
-		if b == '%' {
-			if i+2 >= len(path) {
-				return nil, false
-			}
-			var decoded [1]byte
-			if _, err := hex.Decode(decoded[:], path[i+1:i+3]); err != nil {
-				return nil, false
-			}
-			if b = decoded[0]; b == '/' {
-				b = 0
-			}
-			i += 2
-		}
-		plain = append(plain, b)
-	}
-	return plain, true
 }

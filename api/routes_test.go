@@ -1,6 +1,7 @@
 package api
 
 import (
+	"strings"
 	"testing"
 )
 
@@ -34,7 +35,11 @@ func TestPathsMatch(t *testing.T) {
 		"":                                {}, "//": {}, "/v1": {}, "/v1/": {}, "/v1/counters": {}, "/v1/counters/posts": {}, "/v1/counters//7": {}, "/v1/counters/posts/": {}, "/v1/counters/posts/7/": {},
 		"/v1/counters/posts/get/": {}, "/v1/keyspaces/": {}, "/v1/keyspaces/k/columns/": {}, "/v1/members/k/c/of/": {}, "/v1/members/k/c/x/7": {}, "/v1/admin/nodes//drain": {}, "/v1/users/web/tokens/": {}, "/V1/version": {}, "/v1/version/": {},
 	} {
-		got := r.match([]byte(path))
+		method := "GET"
+		if of := r.resources[want.template]; of != nil {
+			method, _, _ = strings.Cut(of.allow, ",")
+		}
+		got := r.match([]byte(method), []byte(path))
 		if string(got.keyspace) != want.keyspace || string(got.id) != want.id || string(got.column) != want.column || got.resource != r.resources[want.template] {
 			t.Errorf("%s is matched by %+v, want %+v", path, got, want)
 		}

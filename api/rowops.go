@@ -97,9 +97,9 @@ func (r *request) decodeOp(i int, ch change) {
 		switch {
 		case string(key) == r.rowMember() && !hasID:
 			hasID = true
-			var ok bool
-			if op.ID, ok = c.ID(); !ok {
-				c.Fail(opPath(i, r.rowMember()), strictjson.NotUint64)
+			var problem string
+			if op.ID, problem = r.texts.Read(&r.cursor.Cursor, namesOf(r.keyspace), opSlot+2*i); problem != "" {
+				c.Fail(opPath(i, r.rowMember()), problem)
 			}
 		case string(key) == ch.member && !hasCells:
 			hasCells = true

@@ -15,6 +15,8 @@ import (
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/internal/program"
+	"github.com/countd/countd/names"
+	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/errs"
 )
 
@@ -74,12 +76,12 @@ func refusal() []byte {
 	body := append(f.appendJSON(nil), '\n')
 	return fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nServer: %s\r\nContent-Type: %s\r\n"+
 		"Retry-After: %d\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
-		serverName, contentTypeJSON, retryAfter, len(body), body)
+		serverName, gate.ContentTypeJSON, retryAfter, len(body), body)
 }
 
 // Attach sets the backend for later calls. The server may already be serving.
 func (s *Server) Attach(b Backend) {
-	s.attached.Store(&node{b, inbox.NewNumbers(b), inbox.NewTimelines(b, s.cfg.Outboxes)})
+	s.attached.Store(&node{Backend: b, names: names.New(b), unread: inbox.NewNumbers(b), timelines: inbox.NewTimelines(b, s.cfg.Outboxes)})
 }
 
 // Addr returns the address that the server listens on.
@@ -119,8 +121,11 @@ func (s *Server) Shutdown(ctx context.Context) error {
 func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	r := s.requests.acquire()
 	r.received = ctx.Time()
-	e, err := s.routes.none, checkFraming(ctx)
-	if err == nil && !s.hosts.Allows(ctx.Request.Header.Host()) {
+	e, err := s.routes.none, error(nil)
+	if problem := gate.FramingProblem(&ctx.Request.Header); problem != "" {
+		f := invalid("request", problem)
+		f.closes, err = true, f
+	} else if !s.hosts.Allows(ctx.Request.Header.Host()) {
 		err = errHost
 	}
 	switch {
@@ -142,7 +147,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		if errors.Is(err, errs.ErrOverloaded) {
 			s.holdBack(r)
 		}
-		s.fail(ctx, e, err)
+		s.fail(ctx, r, e, err)
 		s.discard(ctx)
 	}
 	if e.takes&audited != 0 || e.need.Access == auth.Admin {
@@ -178,7 +183,7 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 			err = errPanicked
 		}
 	}()
-	if r.timeout, err = timeoutOf(&ctx.Request.Header); err != nil && e.takes&takesAnything == 0 {
+	if r.timeout, err = gate.TimeoutOf(&ctx.Request.Header); err != nil && e.takes&takesAnything == 0 {
 		return err
 	}
 	n := ctx.Request.Header.ContentLength()
@@ -213,10 +218,17 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 		in.write.Enter()
 		defer func() { in.write.Leave(r.received, wasTried(err)) }()
 	}
-	if err := r.readHead(ctx, s.node(), to, e); err != nil {
+	node := s.node()
+	r.texts.Names = node.names
+	if err := r.readHead(ctx, node, to, e); err != nil {
 		return err
 	}
 	err = e.call(s, ctx, r)
+	for errors.Is(err, errUnnamed) { // each time, r has learned more of its ids
+		if err = name(r); err == nil {
+			err = e.call(s, ctx, r)
+		}
+	}
 	if err != nil && e.writesIDs() {
 		err = r.withOps(err)
 	}
@@ -227,10 +239,13 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 var errPanicked = errors.New("request handler panicked")
 
 // fail answers an error of an endpoint.
-func (s *Server) fail(ctx *fasthttp.RequestCtx, e *endpoint, err error) {
+func (s *Server) fail(ctx *fasthttp.RequestCtx, r *request, e *endpoint, err error) {
 	f, foreseen := faultOf(err)
 	if f.code == codeUnknownKeyspace {
 		f = f.withKeyspaces(s.node().Keyspaces())
+	}
+	if _, partial := errors.AsType[*shard.PartialError](err); partial {
+		f.texts = r.texts // f is of this request alone
 	}
 	if e.writesRows() {
 		f.ofWrite(e.takes&(takesOps|takesColumn) != 0)

@@ -2,7 +2,6 @@ package api
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,11 +9,11 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/countd/countd/api/operate"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/internal/strictjson"
+	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/errs"
@@ -26,33 +25,48 @@ func timelineRoutes() []route {
 	return []route{
 		{"GET /v1/timeline/{user}", "timeline", does{takesRead | takesUser | takesPosts | takesJoins, auth.Read.On(kinds.KeyspaceFeed, kinds.KeyspaceUsers), readTimeline}},
 		{"GET /v1/outbox/{author}", "outbox_list", does{takesRead | takesAuthor | takesPosts, auth.Read.On(kinds.KeyspaceUsers), listOutbox}},
-		{"POST /v1/outbox/{author}", "outbox_publish", does{takesWrite | takesBody | takesAuthor, adds, rare(publishPost, "id")}},
-		{"DELETE /v1/outbox/{author}/{id}", "outbox_remove", does{takesWrite | takesAuthor, adds, rare(removePost)}},
+		{"POST /v1/outbox/{author}", "outbox_publish", does{takesWrite | takesBody | takesAuthor, adds, publishPost}},
+		{"DELETE /v1/outbox/{author}/{id}", "outbox_remove", does{takesWrite | takesAuthor, adds, removePost}},
 	}
 }
 
 // publishPost adds a post to an author's outbox.
-func publishPost(_ context.Context, s *Server, r *request, body *struct {
-	ID client.ID `json:"id"`
-}) (client.PostResult, error) {
-	return r.posted(uint64(body.ID), s.node().timelines.Publish)
-}
-
-func removePost(_ context.Context, s *Server, r *request, _ *operate.Nothing) (client.PostResult, error) {
-	id, ok := strictjson.ParseUint64(r.name)
-	if !ok {
-		return client.PostResult{}, invalid("id", strictjson.NotUint64)
+func publishPost(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
+	var post uint64
+	err := r.allMembers(optional(ctx.Request.Body()), []string{"id"}, func(c *cursor, _ int) {
+		var problem string
+		if post, problem = r.texts.Read(&c.Cursor, postNames(r), listSlot); problem != "" {
+			c.Fail("id", problem)
+		}
+	})
+	if err != nil {
+		return err
 	}
-	return r.posted(id, s.node().timelines.Remove)
+	return r.posted(ctx, post, s.node().timelines.Publish)
 }
 
-// posted calls change, which changes an outbox. It sets r.id to the post's id, so that an answer
-// with an unknown outcome lists that id.
-func (r *request) posted(id uint64, change func(author, id uint64, w *shard.Write) (inbox.Published, error)) (client.PostResult, error) {
+func removePost(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
+	post, problem := r.texts.Parse(postNames(r), listSlot, r.name)
+	if problem != "" {
+		return invalid("id", problem)
+	}
+	return r.posted(ctx, post, s.node().timelines.Remove)
+}
+
+// posted calls change, which changes an outbox. It puts the post in the place of the path's id, so that
+// an answer with an unknown outcome lists the post.
+func (r *request) posted(ctx *fasthttp.RequestCtx, post uint64, change func(author, id uint64, w *shard.Write) (inbox.Published, error)) error {
+	if err := named(&r.texts); err != nil {
+		return err
+	}
 	author := r.id
-	r.id = id
-	p, err := change(author, id, &r.write)
-	return client.PostResult{Changed: p.Changed, Posts: p.Posts, Written: r.written()}, err
+	r.id = post
+	r.texts.Keep(pathSlot, r.texts.Text(listSlot))
+	p, err := change(author, post, &r.write)
+	if err != nil {
+		return err
+	}
+	return answerJSON(ctx, client.PostResult{Changed: p.Changed, Posts: p.Posts, Written: r.written()})
 }
 
 // limitOf returns the number of posts of a page.
@@ -61,18 +75,25 @@ func (a *asked) limitOf() int {
 }
 
 func listOutbox(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
+	if err := named(&r.texts); err != nil {
+		return err
+	}
 	posts, more, err := s.node().timelines.Outbox(r.id, r.asked.post.ID, r.asked.hasAfter, r.asked.limitOf(), &r.read)
 	if err != nil {
 		return fmt.Errorf("cannot read outbox: %w", err)
 	}
+	ids, err := r.texts.Shown(postNames(r), len(posts), func(i int) uint64 { return posts[i].ID }, &r.read)
+	if err != nil {
+		return err
+	}
 	answerLong(ctx, 32+32*len(posts), func(dst []byte) []byte {
 		dst = append(dst, `{"posts":[`...)
 		for i, p := range posts {
-			dst = append(appendID(append(comma(dst, i), `{"id":`...), p.ID), '}')
+			dst = append(ids.AppendJSON(append(comma(dst, i), `{"id":`...), i, p.ID), '}')
 		}
 		dst = append(dst, ']')
 		if more {
-			dst = appendID(append(dst, `,"cursor":`...), posts[len(posts)-1].ID)
+			dst = strictjson.AppendID(append(dst, `,"cursor":`...), posts[len(posts)-1].ID)
 		}
 		return append(dst, '}')
 	})
@@ -88,12 +109,26 @@ func readTimeline(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	if err := r.readMemberOf(&q); err != nil {
 		return err
 	}
+	if q.Counts != nil && namesOf(q.Counts) != postNames(r) {
+		return invalid("counts", "keyspace "+q.Counts.Name+" has other ids than posts")
+	}
+	if err := named(&r.texts); err != nil {
+		return err
+	}
 	p := pages.Get().(*inbox.TimelinePage)
 	defer pages.Put(p)
 	if err := s.node().timelines.Read(&q, &r.read, p); err != nil {
 		return fmt.Errorf("cannot read timeline: %w", err)
 	}
-	answerLong(ctx, 64+128*len(p.Posts), func(dst []byte) []byte { return appendTimeline(dst, &q, p) })
+	ids, err := r.texts.Shown(postNames(r), len(p.Posts), func(i int) uint64 { return p.Posts[i].ID }, &r.read)
+	if err != nil {
+		return err
+	}
+	authors, err := r.texts.Shown(namesOf(r.keyspace), len(p.Posts), func(i int) uint64 { return p.Posts[i].Author }, &r.read)
+	if err != nil {
+		return err
+	}
+	answerLong(ctx, 64+128*len(p.Posts), func(dst []byte) []byte { return appendTimeline(dst, &q, p, ids, authors) })
 	return nil
 }
 
@@ -133,12 +168,12 @@ func (r *request) readMemberOf(q *inbox.TimelineQuery) error {
 	return nil
 }
 
-// appendTimeline appends a page.
-func appendTimeline(dst []byte, q *inbox.TimelineQuery, p *inbox.TimelinePage) []byte {
+// appendTimeline appends a page. ids and authors are results of Slots.Shown.
+func appendTimeline(dst []byte, q *inbox.TimelineQuery, p *inbox.TimelinePage, ids, authors names.Shown) []byte {
 	dst = append(dst, `{"posts":[`...)
 	for i, post := range p.Posts {
-		dst = appendID(append(comma(dst, i), `{"id":`...), post.ID)
-		dst = appendID(append(dst, `,"author":`...), post.Author)
+		dst = ids.AppendJSON(append(comma(dst, i), `{"id":`...), i, post.ID)
+		dst = authors.AppendJSON(append(dst, `,"author":`...), i, post.Author)
 		if q.Counts != nil {
 			width := len(q.Counts.Columns)
 			dst = appendWholeRow(append(dst, `,"counts":`...), q.Counts, p.Counts[i*width:(i+1)*width])

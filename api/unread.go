@@ -36,7 +36,7 @@ func resetUnread(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 		named = append(named, cell.Column)
 	}
 	answer(ctx, func(dst []byte) []byte {
-		dst = appendRow(dst, r.id, r.keyspace, after)
+		dst = appendRow(dst, &r.texts, r.id, r.keyspace, after)
 		dst = append(dst, `,"cleared":`...)
 		dst = appendColumns(dst, r.keyspace, named, cleared)
 		return append(appendOutcome(dst, w), '}')

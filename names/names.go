@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/names"
@@ -29,7 +30,7 @@ const Suffix = "@ids"
 var Rule = fmt.Sprintf("not a text of 1 to %d bytes of UTF-8", BytesMax)
 
 // Valid reports whether a text may be an id: valid UTF-8 of 1 to BytesMax bytes.
-func Valid(text []byte) bool { return names.Valid(text) }
+func Valid(text []byte) bool { return len(text) > 0 && len(text) <= BytesMax && utf8.Valid(text) }
 
 // Node has the methods of a node that this package calls. *shard.Node implements and documents
 // them.

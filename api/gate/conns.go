@@ -1,7 +1,6 @@
 // Package gate bounds what clients take from a node, over HTTP and over Redis: connections, memory,
 // goroutines, and writes in flight. It owns the open connections, and refuses, wakes and closes
-// them. It counts the requests of HTTP, but never parses a request. It only checks the first byte
-// of a connection.
+// them. Of a request of HTTP it reads headers and decodes the path, but never the body.
 //
 // Invariant: at most ConnsMax connections are open, and none of them has a file descriptor that is
 // reserved for the node. A Budget never exceeds its maximum, not even for a moment.

@@ -273,6 +273,7 @@ const rule = `
 		shard/tiering
 	# Text ids, as numbers.
 	names:
+		internal/strictjson
 		raftfsm
 		raftfsm/names
 		shard
@@ -326,6 +327,7 @@ const rule = `
 	api/gate:
 		internal/program
 		internal/scarce
+		internal/strictjson
 	# Calls of operators, which know no HTTP.
 	api/operate:
 		admin
@@ -357,6 +359,7 @@ const rule = `
 		inbox
 		internal/program
 		internal/strictjson
+		names
 		raftfsm
 		raftfsm/catalog
 		raftfsm/counters
@@ -551,9 +554,9 @@ const rule = `
 	only shard/storage cmd/countd/e2e: go.etcd.io/bbolt
 	only engine/cold engine/members internal/scarce raftfsm/counters raftfsm/feed raftfsm/names raftfsm/kinds raftfsm/spill shard/raftstore shard/storage: github.com/cockroachdb/pebble/v2/... github.com/maypok86/otter/v2/...
 	only cluster: github.com/hashicorp/memberlist
-	only api console cmd/countctl/...: github.com/valyala/fasthttp/...
+	only api api/gate console cmd/countctl/...: github.com/valyala/fasthttp/...
 	only api: github.com/valyala/fastjson/...
-	only api/operate: github.com/go-json-experiment/json/...
+	only api/operate internal/strictjson: github.com/go-json-experiment/json/...
 	only source/postgres cmd/countctl/... cmd/countd/e2e: github.com/jackc/...
 	only source/kafka cmd/countd/e2e: github.com/twmb/...
 	only source/nats cmd/countd/e2e: github.com/nats-io/...

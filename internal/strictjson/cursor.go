@@ -1,5 +1,5 @@
 // Package strictjson parses JSON from other programs, strictly by RFC 8259 and without building a
-// tree. It never interprets a text.
+// tree, and appends ids as JSON. It never interprets a text.
 //
 // Invariant: work and memory are linear in the number of bytes read, whatever the bytes are.
 package strictjson

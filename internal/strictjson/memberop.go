@@ -12,6 +12,8 @@ type Member struct {
 	// ColumnAt is the position of the column's string in the text. Field does not look up the
 	// column, because the op's keyspace may come after it.
 	ColumnAt int
+	// ReadID reads the member, and returns the problem of a bad value; nil for Cursor.ID.
+	ReadID func(c *Cursor) (id uint64, problem string)
 
 	read uint8
 }
@@ -37,9 +39,8 @@ func (m *Member) Field(c *Cursor, key []byte, path func(field string) string) bo
 		c.Str()
 	case "member":
 		m.once(c, member, "member", path)
-		var ok bool
-		if m.ID, ok = c.ID(); !ok {
-			c.Fail(path("member"), NotUint64)
+		if problem := m.readID(c); problem != "" {
+			c.Fail(path("member"), problem)
 		}
 	case "set":
 		if next := c.Peek(); next != 't' && next != 'f' {
@@ -54,6 +55,18 @@ func (m *Member) Field(c *Cursor, key []byte, path func(field string) string) bo
 		return false
 	}
 	return true
+}
+
+func (m *Member) readID(c *Cursor) (problem string) {
+	if m.ReadID != nil {
+		m.ID, problem = m.ReadID(c)
+		return problem
+	}
+	var ok bool
+	if m.ID, ok = c.ID(); !ok {
+		return NotUint64
+	}
+	return ""
 }
 
 func (m *Member) once(c *Cursor, field uint8, name string, path func(string) string) {

@@ -1,4 +1,4 @@
-package api
+package gate
 
 import (
 	"bytes"
@@ -9,22 +9,16 @@ import (
 	"github.com/countd/countd/internal/strictjson"
 )
 
-// checkFraming refuses a request whose end a proxy in front of the server may determine
-// differently.
-func checkFraming(ctx *fasthttp.RequestCtx) error {
-	h := &ctx.Request.Header
-	problem := ""
+// FramingProblem returns the problem of a request whose end a proxy in front of the server may
+// determine differently, or "".
+func FramingProblem(h *fasthttp.RequestHeader) string {
 	switch p := h.Protocol(); {
 	case string(p) != "HTTP/1.1" && string(p) != "HTTP/1.0":
-		problem = "only HTTP/1.0 and 1.1 are spoken"
+		return "only HTTP/1.0 and 1.1 are spoken"
 	case h.ContentLength() != 0 && hasHeader(h, fasthttp.HeaderTransferEncoding) && hasHeader(h, fasthttp.HeaderContentLength):
-		problem = "it has both Content-Length and Transfer-Encoding"
-	default:
-		return nil
+		return "it has both Content-Length and Transfer-Encoding"
 	}
-	f := invalid("request", problem)
-	f.closes = true
-	return f
+	return ""
 }
 
 // hasHeader reports whether a header is present, even a header that fasthttp does not keep.
@@ -37,14 +31,14 @@ func hasHeader(h *fasthttp.RequestHeader, name string) bool {
 	return false
 }
 
-// header returns the value of a header that may occur only once. It returns nil if the header is
+// Header returns the value of a header that may occur only once. It returns nil if the header is
 // missing, and an empty slice if the value is empty.
-func header(h *fasthttp.RequestHeader, name string) ([]byte, error) {
+func Header(h *fasthttp.RequestHeader, name string) ([]byte, error) {
 	switch values := h.PeekAll(name); {
 	case len(values) == 0:
 		return nil, nil
 	case len(values) > 1:
-		return nil, invalid(name, strictjson.GivenTwice)
+		return nil, badHeader(name, strictjson.GivenTwice)
 	case values[0] == nil:
 		return []byte{}, nil
 	default:
@@ -52,27 +46,31 @@ func header(h *fasthttp.RequestHeader, name string) ([]byte, error) {
 	}
 }
 
-// eitherHeader returns a header that has two names, because proxies drop headers with an
+// EitherHeader returns a header that has two names, because proxies drop headers with an
 // underscore.
-func eitherHeader(h *fasthttp.RequestHeader, name, other string) ([]byte, error) {
-	value, err := header(h, name)
+func EitherHeader(h *fasthttp.RequestHeader, name, other string) ([]byte, error) {
+	value, err := Header(h, name)
 	if err != nil {
 		return nil, err
 	}
-	old, err := header(h, other)
+	old, err := Header(h, other)
 	switch {
 	case err != nil || value == nil:
 		return old, err
 	case old != nil:
-		return nil, invalid(name, "given as "+other+" too")
+		return nil, badHeader(name, "given as "+other+" too")
 	}
 	return value, nil
 }
 
-// timeoutOf parses Countd-Timeout. The header bounds the time from the request's headers to its
+func badHeader(name, problem string) error {
+	return &strictjson.FieldError{Path: name, Problem: problem}
+}
+
+// TimeoutOf parses Countd-Timeout. The header bounds the time from the request's headers to its
 // last byte, and then the time to the answer.
-func timeoutOf(h *fasthttp.RequestHeader) (time.Duration, error) {
-	text, err := header(h, headerTimeout)
+func TimeoutOf(h *fasthttp.RequestHeader) (time.Duration, error) {
+	text, err := Header(h, HeaderTimeout)
 	if text == nil || err != nil {
 		return timeoutDefault, err
 	}
@@ -81,7 +79,7 @@ func timeoutOf(h *fasthttp.RequestHeader) (time.Duration, error) {
 		timeout, err = time.ParseDuration(string(text))
 	}
 	if err != nil || timeout <= 0 || timeout > timeoutMax {
-		return timeoutDefault, invalid(headerTimeout, "not a duration above 0 and up to 60s, such as 500ms")
+		return timeoutDefault, badHeader(HeaderTimeout, "not a duration above 0 and up to 60s, such as 500ms")
 	}
 	return timeout, nil
 }
@@ -103,17 +101,20 @@ func parseShortDuration(text []byte) (time.Duration, bool) {
 	return 0, false
 }
 
-// isJSON reports whether a media type is JSON.
-func isJSON(typ []byte) bool {
+// IsJSON reports whether a media type is JSON.
+func IsJSON(typ []byte) bool {
 	typ, _, _ = bytes.Cut(typ, []byte(";"))
 	typ = bytes.ToLower(bytes.TrimSpace(typ))
 	kind, sub, _ := bytes.Cut(typ, []byte("/"))
-	return string(typ) == contentTypeJSON || string(kind) == "application" && bytes.HasSuffix(sub, []byte("+json"))
+	return string(typ) == ContentTypeJSON || string(kind) == "application" && bytes.HasSuffix(sub, []byte("+json"))
 }
 
 const (
 	timeoutDefault = 5 * time.Second
 	timeoutMax     = time.Minute
-	// maxStalenessMax bounds max_staleness. A node that is further behind counts as failed.
-	maxStalenessMax = time.Hour
+)
+
+const (
+	HeaderTimeout   = "Countd-Timeout"
+	ContentTypeJSON = "application/json"
 )
