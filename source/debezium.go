@@ -110,12 +110,13 @@ func (d *Decoder) change(before, after []byte) error {
 		return fmt.Errorf("after: %w", err)
 	}
 	if d.mapping.member { // the old row's member leaves, the new row's member joins
-		old.value, now.value = 0, 1
-		if taken && counted && old == (row{keyspace: now.keyspace, column: now.column, id: now.id, member: now.member, value: 0}) {
+		old.value, now.value = 1, 1
+		if taken && counted && old == now {
 			return nil
 		}
+		old.value = 0
 	}
-	if taken && counted && !d.mapping.member && old.id == now.id && old.keyspace == now.keyspace && old.column == now.column {
+	if taken && counted && !d.mapping.member && old.id == now.id && old.idText == now.idText && old.keyspace == now.keyspace && old.column == now.column {
 		difference := now.value - old.value
 		if (difference > 0) != (now.value > old.value) {
 			return errors.New("the difference does not fit 64 bits")

@@ -18,12 +18,14 @@ const unread = "unread"
 
 // Decoder decodes messages into ops. Only one goroutine may use it.
 type Decoder struct {
-	decode  func(d *Decoder, value []byte) error
-	mapping *mapping
-	cursor  strictjson.Cursor
-	inner   strictjson.Cursor // cursor inside a value of the message
-	raw     [mapSlots][]byte
-	names   map[string]string // strings of keyspaces and columns, so that each is allocated once
+	decode     func(d *Decoder, value []byte) error
+	mapping    *mapping
+	cursor     strictjson.Cursor
+	inner      strictjson.Cursor // cursor inside a value of the message
+	raw        [mapSlots][]byte
+	names      map[string]string // strings of keyspaces and columns, so that each is allocated once
+	member     string            // text of the member that readMember has read, "" if it is a number
+	readMember func(c *strictjson.Cursor) (id uint64, problem string)
 
 	// Ops has the ops decoded since the last Reset.
 	Ops   []sink.Op
@@ -33,6 +35,10 @@ type Decoder struct {
 // NewDecoder returns a decoder for messages of the source c, which must be valid.
 func NewDecoder(c *Config) *Decoder {
 	d := &Decoder{names: map[string]string{}, decode: (*Decoder).json}
+	d.readMember = func(c *strictjson.Cursor) (id uint64, problem string) {
+		id, d.member, problem = readID(c)
+		return id, problem
+	}
 	if c.Map != nil {
 		d.mapping, _ = compileMap(c.Map, c.Format)
 		d.decode = (*Decoder).mapped
@@ -122,9 +128,10 @@ func (d *Decoder) op(path string) {
 		floor
 	)
 	var o sink.Op
-	var of strictjson.Member
+	of := strictjson.Member{ReadID: d.readMember}
 	at := func(field string) string { return path + field }
 	seen, member, verbName := 0, "", ""
+	d.member = ""
 	once := func(bit int, key string) {
 		if seen&bit != 0 {
 			c.Fail(path+key, strictjson.GivenTwice)
@@ -146,9 +153,12 @@ func (d *Decoder) op(path string) {
 		case "id", "user":
 			once(row, "id")
 			member = d.name(key)
-			var ok bool
-			if o.ID, ok = c.ID(); !ok {
-				c.Fail(path+member, strictjson.NotUint64)
+			id, text, problem := readID(c)
+			if problem != "" {
+				c.Fail(path+member, problem)
+			}
+			if o.ID = id; text != "" {
+				o.Texts = &sink.Texts{ID: text, IDAt: path + member}
 			}
 		case "add", "set":
 			o.Kind = sink.Add
@@ -213,11 +223,37 @@ func (d *Decoder) opMember(o *sink.Op, of *strictjson.Member, path string) {
 	if of.Set {
 		o.Kind = sink.Join
 	}
+	if d.member != "" {
+		if o.Texts == nil {
+			o.Texts = &sink.Texts{}
+		}
+		o.Texts.Member, o.Texts.MemberAt = d.member, path+"member"
+	}
 	end := c.At
 	c.At = of.ColumnAt
 	d.cells = append(room(d.cells, 1), sink.Cell{Column: d.name(c.Str()), Value: int64(of.ID)})
 	c.At = end
 	o.Cells = d.cells[len(d.cells)-1 : len(d.cells) : len(d.cells)]
+}
+
+// readID reads an id. If it is not a number, readID returns its text: only the sink knows whether the ids
+// of its keyspace are texts.
+func readID(c *strictjson.Cursor) (id uint64, text, problem string) {
+	quoted := c.Peek() == '"'
+	var raw []byte
+	if quoted {
+		raw = c.Str()
+	} else {
+		raw = c.Number()
+	}
+	id, ok := strictjson.ParseUint64(raw)
+	switch {
+	case ok:
+		return id, "", ""
+	case quoted && len(raw) > 0:
+		return 0, string(raw), ""
+	}
+	return 0, "", strictjson.NotUint64
 }
 
 // opCells reads the object with the columns and values of an op.

@@ -248,7 +248,9 @@ func (d *Decoder) mapped(value []byte) error {
 type row struct {
 	keyspace, column string
 	id, member       uint64
-	value            int64 // for a row with a member: 1 if the member joins, 0 if it leaves
+	idText           spelling // of id
+	memberText       spelling // of member
+	value            int64    // for a row with a member: 1 if the member joins, 0 if it leaves
 }
 
 // find finds the parts of an op in a JSON text, and stores them in d.raw.
@@ -309,10 +311,10 @@ func (d *Decoder) row() (row, error) {
 	if r.column, err = d.text(mapColumn); err != nil {
 		return row{}, err
 	}
-	if r.id, err = d.id(mapID); err != nil {
+	if r.id, r.idText, err = d.id(mapID); err != nil {
 		return row{}, err
 	}
-	if r.member, err = d.id(mapMember); err != nil {
+	if r.member, r.memberText, err = d.id(mapMember); err != nil {
 		return row{}, err
 	}
 	r.value = m.parts[mapValue].value
@@ -338,18 +340,30 @@ func (d *Decoder) row() (row, error) {
 	return r, nil
 }
 
-// id parses a part that is a number: the id or the member.
-func (d *Decoder) id(slot int) (uint64, error) {
+// spelling is the text of an id that is not plain digits, or "". number is set if it is a number too.
+type spelling struct {
+	text   string
+	number bool
+}
+
+// id parses a part that is an id: the id or the member.
+func (d *Decoder) id(slot int) (id uint64, of spelling, err error) {
 	p := &d.mapping.parts[slot]
 	in, err := d.within(slot)
 	if err != nil || in == nil {
-		return p.id, err
+		return p.id, spelling{}, err
 	}
 	id, ok := exactUint64(in.Data)
-	if !ok {
-		return 0, fmt.Errorf("%s: %s", p.path, strictjson.NotUint64)
+	raw, quoted := plain(in.Data)
+	if quoted && len(raw) > 0 {
+		if _, digits := strictjson.ParseUint64(raw); !digits {
+			return id, spelling{string(raw), ok}, nil
+		}
 	}
-	return id, nil
+	if !ok {
+		return 0, spelling{}, fmt.Errorf("%s: %s", p.path, strictjson.NotUint64)
+	}
+	return id, spelling{}, nil
 }
 
 // within returns a cursor over the value of a part; nil if the part is a constant.
@@ -399,5 +413,18 @@ func (d *Decoder) addRow(r row, value int64) {
 		ID:       r.id,
 		Kind:     kind,
 		Cells:    d.cells[end-1 : end : end],
+		Texts:    d.textsOf(&r),
 	})
+}
+
+// textsOf returns the texts of the ids of a row.
+func (d *Decoder) textsOf(r *row) *sink.Texts {
+	if r.idText.text == "" && r.memberText.text == "" {
+		return nil
+	}
+	parts := &d.mapping.parts
+	return &sink.Texts{
+		ID: r.idText.text, IDNumber: r.idText.number, IDAt: parts[mapID].path,
+		Member: r.memberText.text, MemberNumber: r.memberText.number, MemberAt: parts[mapMember].path,
+	}
 }

@@ -217,7 +217,18 @@ func opJSON(o *sink.Op) string {
 	for _, c := range o.Cells {
 		cells[c.Column] = c.Value
 	}
-	id := strconv.FormatUint(o.ID, 10)
+	id, member := strconv.FormatUint(o.ID, 10), ""
+	if o.Kind.OfMember() {
+		member = strconv.FormatUint(uint64(o.Cells[0].Value), 10)
+	}
+	if t := o.Texts; t != nil {
+		if t.ID != "" && !t.IDNumber {
+			id = t.ID
+		}
+		if t.Member != "" && !t.MemberNumber {
+			member = t.Member
+		}
+	}
 	fields := map[string]any{"keyspace": o.Keyspace, "id": id, "add": cells}
 	if o.Keyspace == unread {
 		fields = map[string]any{"user": id, "add": cells}
@@ -232,7 +243,7 @@ func opJSON(o *sink.Op) string {
 	if o.Kind.OfMember() {
 		fields = map[string]any{
 			"keyspace": o.Keyspace, "column": o.Cells[0].Column, "id": id,
-			"member": strconv.FormatUint(uint64(o.Cells[0].Value), 10), "set": o.Kind == sink.Join,
+			"member": member, "set": o.Kind == sink.Join,
 		}
 	}
 	text, err := json.Marshal(fields)

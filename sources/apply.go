@@ -92,6 +92,9 @@ func (a *applyCall) run(ctx context.Context) error {
 	if err := a.reader.follows(a.layout); err != nil {
 		return err
 	}
+	if err := a.numberOps(ctx); err != nil {
+		return err
+	}
 	if err := a.meetShards(ctx); err != nil {
 		return err
 	}
@@ -113,6 +116,19 @@ func (a *applyCall) run(ctx context.Context) error {
 		a.reader.evened = time.Now()
 	}
 	return nil
+}
+
+// numberOps puts the numbers of text ids into the ops of the batch, before sections are built. Every try of a
+// batch, on any node, gets the same numbers.
+func (a *applyCall) numberOps(ctx context.Context) error {
+	t := textIDsOf(a.spaces)
+	var ops []*sink.Op
+	for i := range a.batch.Ops {
+		if op := &a.batch.Ops[i]; op.Texts != nil || len(t) > 0 {
+			ops = append(ops, op)
+		}
+	}
+	return a.sink.number(ctx, t, ops, true)
 }
 
 // checkBatch returns an error for a batch whose positions are out of order.

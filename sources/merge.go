@@ -1,6 +1,7 @@
 package sources
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -18,12 +19,13 @@ func takesMessages(k *shard.Keyspace) bool {
 
 // rejectedOps returns the ops that their shards would refuse, in order.
 func rejectedOps(keyspaces []*shard.Keyspace, ops []sink.Op) (rejected []sink.Rejection) {
-	byName := make(map[string]*shard.Keyspace, len(keyspaces))
+	byName, texts := make(map[string]*shard.Keyspace, len(keyspaces)), textIDsOf(keyspaces)
 	for _, k := range keyspaces {
 		byName[k.Name] = k
 	}
 	for i := range ops {
-		if reason := whyRejected(byName[ops[i].Keyspace], &ops[i]); reason != "" {
+		reason := whyRejected(byName[ops[i].Keyspace], &ops[i])
+		if reason = cmp.Or(reason, texts.whyBad(&ops[i])); reason != "" {
 			rejected = append(rejected, sink.Rejection{Op: i, Reason: reason})
 		}
 	}

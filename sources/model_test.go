@@ -9,15 +9,18 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/countd/countd/admin"
+	"github.com/countd/countd/api/apitest"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/rafttest"
+	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
@@ -60,6 +63,7 @@ type sourceCluster struct {
 	down     map[uint32]bool // groups without a leader
 	unborn   map[uint32]bool // groups that have not adopted their part
 	fault    growthFault
+	names    *apitest.NodeNames // by the first group of the keyspace; nil if ids are numbers
 }
 
 // queued is a message. It has two ops: one on its own row, and one on a row that many messages
@@ -199,8 +203,48 @@ func (n *sourceNode) CatchUp(context.Context) error {
 func (n *sourceNode) Keyspaces() (all []*shard.Keyspace) {
 	for _, k := range n.Catalog().KeyspacesByName() {
 		all = append(all, &shard.Keyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: len(k.Groups), Divisor: k.Divisor, FirstGroup: k.FirstGroup(), Groups: k.Groups})
+		if n.c.names != nil {
+			all[len(all)-1].Names = k.Name + names.Suffix
+		}
 	}
 	return all
+}
+
+// Keyspace returns a keyspace of names. In the model it has the group of the keyspace of its rows.
+func (n *sourceNode) Keyspace(name string) *shard.Keyspace {
+	k, there := n.Catalog().Keyspaces[strings.TrimSuffix(name, names.Suffix)]
+	if !there {
+		return nil
+	}
+	return &shard.Keyspace{Name: name, Kind: kinds.Names, FirstGroup: k.FirstGroup()}
+}
+
+// Read implements a read of names.
+func (n *sourceNode) Read(ks *shard.Keyspace, q raftfsm.Query, _ []uint64, _ *shard.ReadOptions) error {
+	if n.c.catalog.View().Dropped(ks.FirstGroup) {
+		return errs.ErrUnknownKeyspace
+	}
+	n.c.names.Answer(fmt.Sprint(ks.FirstGroup), q)
+	return nil
+}
+
+// writeNames writes names. The write, or its answer, may be lost.
+func (c *sourceCluster) writeNames(ks *shard.Keyspace, w *shard.Write) error {
+	fate := 0
+	if c.faults != nil {
+		fate = rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 1, 2}).Draw(c.faults, "fate of names")
+	}
+	switch {
+	case c.catalog.View().Dropped(ks.FirstGroup):
+		return errs.ErrUnknownKeyspace
+	case fate == 1:
+		return errs.ErrNoLeader
+	}
+	c.names.Write(fmt.Sprint(ks.FirstGroup), w)
+	if fate == 2 {
+		return errs.ErrOutcomeUnknown
+	}
+	return nil
 }
 
 func (n *sourceNode) Change(_ context.Context, command *catalog.Command) (*catalog.Result, error) {
@@ -210,7 +254,10 @@ func (n *sourceNode) Change(_ context.Context, command *catalog.Command) (*catal
 
 var errModelLost = errors.New("the answer is lost")
 
-func (n *sourceNode) Write(_ *shard.Keyspace, w *shard.Write) error {
+func (n *sourceNode) Write(ks *shard.Keyspace, w *shard.Write) error {
+	if ks.Kind == kinds.Names {
+		return n.c.writeNames(ks, w)
+	}
 	n.c.growMeanwhile(n)
 	if err := n.fits(w); err != nil {
 		return err
@@ -338,7 +385,11 @@ func (n *sourceNode) step(batch int) (done bool) {
 	for m := n.from.Lo; m < next.Lo; m++ {
 		q := c.queue[m]
 		for _, id := range []uint64{messageID + m, m % 4} {
-			b.Ops = append(b.Ops, sink.Op{Position: sink.Position{Lo: m}, Keyspace: q.keyspace, ID: id, Cells: []sink.Cell{{Column: "c0", Value: 1}}})
+			op := sink.Op{Position: sink.Position{Lo: m}, Keyspace: q.keyspace, ID: id, Cells: []sink.Cell{{Column: "c0", Value: 1}}}
+			if c.names != nil && m%2 == 0 { // other ids are digits, which are texts too
+				op.ID, op.Texts = 0, &sink.Texts{ID: modelText(id), IDAt: "id"}
+			}
+			b.Ops = append(b.Ops, op)
 		}
 	}
 	rejected, err := n.sink.Check(ctx, b)
@@ -452,8 +503,23 @@ func (c *sourceCluster) restoreEnds(group uint32) {
 	delete(c.restores, group)
 }
 
+// modelText is the text of an id: of even messages not digits.
+func modelText(id uint64) string {
+	if id%2 == 0 {
+		return fmt.Sprintf("message %d", id)
+	}
+	return fmt.Sprint(id)
+}
+
 // count returns how often a life has applied the messages that a row counts.
 func (c *sourceCluster) count(k catalog.Keyspace, id uint64, ordinal int) int64 {
+	if c.names != nil {
+		number := make([]uint64, 1)
+		err := names.New(c.node()).Find(k.Name+names.Suffix, []string{modelText(id)}, number, &shard.ReadOptions{})
+		if id = number[0]; err != nil || id == 0 {
+			return 0
+		}
+	}
 	route, groups := c.routeOf(k)
 	s, key := route.KeyOf(id)
 	var row [engine.ColumnsMax]int64
@@ -906,6 +972,16 @@ func TestRecordRejectedAtTheHighest(t *testing.T) {
 func TestSourcesModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) { runSourcesModel(t, newSourceCluster(t)) })
+}
+
+// TestSourcesModelOfTexts is TestSourcesModel with texts as ids.
+func TestSourcesModelOfTexts(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		c := newSourceCluster(t)
+		c.names = &apitest.NodeNames{}
+		runSourcesModel(t, c)
+	})
 }
 
 func runSourcesModel(t *rapid.T, c *sourceCluster) {

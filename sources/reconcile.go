@@ -82,6 +82,7 @@ func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uin
 	}
 	out := &Past{Events: []Event{}, Next: next}
 	ks := cmp.Or(n.Keyspace(keyspace), &shard.Keyspace{})
+	texts := textIDsOf([]*shard.Keyspace{ks})
 	for i := range ops {
 		switch op := &ops[i]; {
 		case op.Keyspace != keyspace:
@@ -90,7 +91,7 @@ func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uin
 		case op.Kind == sink.Add && slices.ContainsFunc(op.Cells, func(c sink.Cell) bool { return !ks.Sums(c.Column) }):
 			return nil, &catalog.RefusedError{Reason: fmt.Sprintf("message at position %s adds to a column that may change or refuse increments: the queue does not say what it counted", op.Position)}
 		default:
-			out.Events = appendEvents(out.Events, op, ks.Floors)
+			out.Events = appendEvents(out.Events, op, texts.idOf(op), ks.Floors)
 		}
 	}
 	return out, nil
@@ -98,8 +99,8 @@ func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uin
 
 // appendEvents appends the events of an op: one for each delta with a floor, and one for the other
 // values together. The floor of a delta is the higher one of the op's floor and the column's floor.
-func appendEvents(events []Event, op *sink.Op, floors map[string]int64) []Event {
-	plain := Event{Position: op.Position, ID: strconv.FormatUint(op.ID, 10)}
+func appendEvents(events []Event, op *sink.Op, id string, floors map[string]int64) []Event {
+	plain := Event{Position: op.Position, ID: id}
 	counts := make(map[string]int64, len(op.Cells))
 	for _, c := range op.Cells {
 		floor, has := floors[c.Column]

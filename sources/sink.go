@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/counters"
@@ -22,6 +23,7 @@ import (
 // only time, because a shard ignores a section that does not begin at its checkpoint.
 type Sink struct {
 	world World
+	names *names.Names
 	mu    struct {
 		sync.Mutex
 		readers map[dedup.PositionKey]*sinkReader
@@ -39,8 +41,9 @@ type World interface {
 	// CatchUp waits until Catalog and Keyspaces include all changes acknowledged before the call.
 	CatchUp(ctx context.Context) error
 	Change(ctx context.Context, command *catalog.Command) (*catalog.Result, error)
-	// Write writes the sections of w, and sets w.Answers.
-	Write(ks *shard.Keyspace, w *shard.Write) error
+	// Write writes the sections of w, and sets w.Answers. Package names also calls Write, Read and
+	// Keyspace.
+	names.Node
 }
 
 // write has sections for shards of several keyspaces, and the shards' answers.
@@ -112,7 +115,7 @@ type progress struct {
 
 // NewSink returns a Sink with an empty cache.
 func NewSink(world World) *Sink {
-	s := &Sink{world: world}
+	s := &Sink{world: world, names: names.New(world)}
 	s.mu.readers = map[dedup.PositionKey]*sinkReader{}
 	return s
 }
@@ -189,8 +192,23 @@ func (s *Sink) Check(ctx context.Context, b *sink.Batch) ([]sink.Rejection, erro
 	}
 	keyspaces := s.world.Keyspaces()
 	rejected := rejectedOps(keyspaces, b.Ops)
+	if err := s.numberRejected(ctx, textIDsOf(keyspaces), b.Ops, rejected); err != nil {
+		return nil, err
+	}
 	r := s.reader(dedup.PositionKey{Source: b.Source, Partition: b.Partition})
 	return rejected, r.markPassed(s.layoutOf(keyspaces), b.Ops, rejected)
+}
+
+// numberRejected puts the numbers of texts into the rejected ops whose ids are good, so that markPassed knows
+// their shards.
+func (s *Sink) numberRejected(ctx context.Context, t textIDs, ops []sink.Op, rejected []sink.Rejection) error {
+	var good []*sink.Op
+	for _, r := range rejected {
+		if op := &ops[r.Op]; len(t) > 0 && t.whyBad(op) == "" && (!op.Kind.OfMember() || len(op.Cells) == 1) {
+			good = append(good, op)
+		}
+	}
+	return s.number(ctx, t, good, false)
 }
 
 // markPassed sets Passed in the rejections of ops that their shards have passed. It returns ErrMoved if the
@@ -204,8 +222,8 @@ func (r *sinkReader) markPassed(l *layout, ops []sink.Op, rejected []sink.Reject
 	for i := range rejected {
 		op := &ops[rejected[i].Op]
 		for space, k := range l.spaces {
-			if k.Name != op.Keyspace {
-				continue
+			if k.Name != op.Keyspace || k.Names != "" && (op.Texts == nil || op.Texts.IDNumber || op.ID == 0) {
+				continue // no shard has passed an op whose text has no number
 			}
 			if p := r.shards[l.shards[l.shardOf(space, op.ID)].group]; p != nil && p.known {
 				rejected[i].Passed = op.Position.Less(p.position)

@@ -306,6 +306,8 @@ const rule = `
 	sources:
 		admin
 		engine
+		internal/strictjson
+		names
 		raftfsm
 		raftfsm/catalog
 		raftfsm/codec

@@ -51,7 +51,16 @@ type Op struct {
 	Kind     OpKind
 	Cells    []Cell
 	HasFloor bool
-	Floor    int64 // floor of all cells of an Add; valid only if HasFloor is set
+	Floor    int64  // floor of all cells of an Add; valid only if HasFloor is set
+	Texts    *Texts // nil if ID and the member are numbers in their message
+}
+
+// Texts has the texts of an op's ids that are not plain digits, "" for others. For a keyspace whose ids
+// are texts, Sink.Apply puts the texts of all ids there, and their numbers into the op.
+type Texts struct {
+	ID, Member             string
+	IDNumber, MemberNumber bool   // the text is also a number, such as 1.0, which is in the op
+	IDAt, MemberAt         string // the fields in the message, for errors
 }
 
 // Batch has the ops of a partition between two positions.
