@@ -114,6 +114,13 @@ func (n quietTexts) Read(ks *shard.Keyspace, query raftfsm.Query, ids []uint64, 
 	return n.quietNode.Read(ks, query, ids, opt)
 }
 
+func (n quietTexts) Write(ks *shard.Keyspace, w *shard.Write) error {
+	if n.names.names.Write(ks.Name, w) {
+		return nil
+	}
+	return n.quietNode.Write(ks, w)
+}
+
 // TestPollAllocates bounds the allocations of a poll, including those of the reads in the shards.
 func TestPollAllocates(t *testing.T) {
 	l := startFakeServer(t, before(openReal(t, t.TempDir())))

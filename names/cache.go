@@ -37,9 +37,8 @@ type pair struct {
 	read   int64 // Unix time of the read, in seconds
 }
 
-// number returns the number of a text.
-func (c *cache) number(group uint32, text []byte) (uint64, bool) {
-	since := c.since()
+// number returns the number of a text that was read since that time.
+func (c *cache) number(group uint32, text []byte, since int64) (uint64, bool) {
 	c.mu.RLock()
 	p, ok := c.mu.young.numbers[group][string(text)]
 	if !ok {

@@ -61,7 +61,7 @@ func (n *Names) Cached(space string, text []byte) (number uint64, ok bool) {
 	if ks == nil {
 		return 0, false
 	}
-	return n.cache.number(ks.FirstGroup, text)
+	return n.cache.number(ks.FirstGroup, text, n.cache.since())
 }
 
 // Find sets numbers[i] to the number of texts[i], or to 0 for an unknown text. A linearizable read,

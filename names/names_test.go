@@ -283,7 +283,7 @@ func TestCacheIsBounded(t *testing.T) {
 		t.Errorf("%d pairs", size)
 	}
 	for i, want := range map[uint64]bool{0: false, 2*pairsMax - 1: false, 2 * pairsMax: true, 3*pairsMax + 9: true} {
-		if _, ok := c.number(uint32(i%2), fmt.Append(nil, i)); ok != want {
+		if _, ok := c.number(uint32(i%2), fmt.Append(nil, i), c.since()); ok != want {
 			t.Errorf("pair %d: %v", i, ok)
 		}
 	}

@@ -21,6 +21,10 @@ type Slots struct {
 	Names *Names
 
 	texts [][]byte // by slot; nil for a number
+	// space is the space of the last id, whose first group and oldest valid pair are looked up once.
+	space string
+	group uint32
+	since int64
 	// numbers has the ids that were not in the cache; 0 for an id without a number.
 	numbers map[id]uint64
 	unknown []spaceTexts
@@ -118,7 +122,7 @@ func (t *Slots) Read(c *strictjson.Cursor, space string, slot int) (number uint6
 
 func (t *Slots) number(space string, text []byte) uint64 {
 	if len(t.numbers) == 0 { // the usual case, which allocates nothing
-		if number, ok := t.Names.Cached(space, text); ok {
+		if number, ok := t.cached(space, text); ok {
 			return number
 		}
 		t.numbers = map[id]uint64{}
@@ -127,7 +131,7 @@ func (t *Slots) number(space string, text []byte) uint64 {
 	if number, ok := t.numbers[new]; ok {
 		return number
 	}
-	if number, ok := t.Names.Cached(space, text); ok {
+	if number, ok := t.cached(space, text); ok {
 		return number
 	}
 	t.numbers[new] = 0
@@ -138,6 +142,18 @@ func (t *Slots) number(space string, text []byte) uint64 {
 	}
 	t.unknown[at].texts = append(t.unknown[at].texts, new.text)
 	return 0
+}
+
+// cached does the same as Names.Cached.
+func (t *Slots) cached(space string, text []byte) (uint64, bool) {
+	if t.space != space {
+		ks := t.Names.node.Keyspace(space)
+		if ks == nil {
+			return 0, false
+		}
+		t.space, t.group, t.since = space, ks.FirstGroup, t.Names.cache.since()
+	}
+	return t.Names.cache.number(t.group, text, t.since)
 }
 
 // Find looks up the ids of a request that reads.
