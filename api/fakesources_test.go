@@ -103,7 +103,7 @@ func (f fakeSources) Past(_ context.Context, name, _ string, _ uint32, from stri
 	}, Next: sources.Position{Lo: 702}}, err
 }
 
-func (f fakeSources) Rows(_ context.Context, name, _ string, _ []uint64) (*sources.Rows, error) {
+func (f fakeSources) Rows(_ context.Context, name, _ string, _ []string) (*sources.Rows, error) {
 	_, err := f.named(name, "")
 	return &sources.Rows{
 		Rows:   []sources.Row{{ID: "1", Counts: map[string]int64{"like": 12}}},

@@ -83,8 +83,19 @@ func (t *Slots) Keep(slot int, text []byte) {
 	t.texts[slot] = text
 }
 
+// Hint ends the problem of a text where ids are numbers.
+const Hint = `; a keyspace made with "ids":"text" takes any text`
+
 // notNumber is the problem of a text that is an id of no numeric keyspace.
-const notNumber = strictjson.NotUint64 + `; a keyspace made with "ids":"text" takes any text`
+const notNumber = strictjson.NotUint64 + Hint
+
+// Problem returns the problem of a text that is no id of a space.
+func Problem(space string) string {
+	if space == "" {
+		return notNumber
+	}
+	return Rule
+}
 
 // Read does the same as Parse for the JSON string or integer at a cursor. It aliases the cursor's
 // data.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/countd/countd/raftfsm"
@@ -134,6 +133,10 @@ type Window struct {
 	To        Position `json:"to"`
 }
 
+// noShard is the shard of a row whose text has no number yet. Its Window reaches from the lowest position of all
+// shards to the highest.
+const noShard = -1
+
 // Row is a row and its shard.
 type Row struct {
 	ID     string           `json:"id"`
@@ -154,10 +157,13 @@ var errNoPosition = errors.New("a shard has no position yet: resume the source, 
 // returns the positions in all shards. The counts of a row contain all messages below From of its
 // shard, and no message at or above To.
 //
+// A row whose text has no number is zero. After From was read of all shards, the text still had none. So no
+// message below the lowest From counted for it.
+//
 // To guarantee that, Rows reads the positions through the logs of the shards, before and after the
 // rows, and it reads the rows linearizably. If To is below From, a seek or a restore has lowered
 // the position meanwhile. If a shard splits meanwhile, Rows begins again.
-func (s *Sources) Rows(ctx context.Context, name, keyspace string, ids []uint64) (*Rows, error) {
+func (s *Sources) Rows(ctx context.Context, name, keyspace string, ids []string) (*Rows, error) {
 	n, src, err := s.find(ctx, name)
 	if err != nil {
 		return nil, err
@@ -183,7 +189,11 @@ func (s *Sources) Rows(ctx context.Context, name, keyspace string, ids []uint64)
 }
 
 // rows implements Rows by one route.
-func (s *Sources) rows(ctx context.Context, n *node, src catalog.Source, ks *shard.Keyspace, route raftfsm.Route, ids []uint64) (*Rows, error) {
+func (s *Sources) rows(ctx context.Context, n *node, src catalog.Source, ks *shard.Keyspace, route raftfsm.Route, ids []string) (*Rows, error) {
+	numbers, err := n.sink.rowIDs(ctx, ks, ids)
+	if err != nil {
+		return nil, err
+	}
 	out := &Rows{Rows: make([]Row, len(ids)), Shards: map[int][]Window{}}
 	for number := range int(route.Shards) {
 		if len(ids) == 0 && route.Exists(number) {
@@ -191,30 +201,51 @@ func (s *Sources) rows(ctx context.Context, n *node, src catalog.Source, ks *sha
 		}
 	}
 	for i, id := range ids {
-		number, _ := route.KeyOf(id)
-		out.Rows[i] = Row{ID: strconv.FormatUint(id, 10), Counts: map[string]int64{}, Shard: number}
+		number, _ := route.KeyOf(numbers[i])
+		if ks.Names != "" && numbers[i] == 0 {
+			number = noShard
+		}
+		out.Rows[i] = Row{ID: id, Counts: map[string]int64{}, Shard: number}
 		out.Shards[number] = []Window{}
 	}
-	err := s.positions(ctx, n, src, ks.Name, func(number int, partition uint32, at Position) {
-		if _, is := out.Shards[number]; is {
-			out.Shards[number] = append(out.Shards[number], Window{Partition: partition, From: at})
-		}
-	})
+	err = s.positions(ctx, n, src, ks.Name, out.from)
 	if err != nil {
 		return nil, err
 	}
 	if len(ids) > 0 {
-		if err := readRows(ctx, n, ks, ids, out.Rows); err != nil {
+		if now, err := n.sink.rowIDs(ctx, ks, ids); err != nil || !slices.Equal(now, numbers) {
+			return nil, cmp.Or(err, errs.ErrOtherLayout) // a text has got its number meanwhile
+		}
+		if err := readRows(ctx, n, ks, numbers, out.Rows); err != nil {
 			return nil, err
 		}
 	}
-	return out, s.positions(ctx, n, src, ks.Name, func(number int, partition uint32, at Position) {
-		for i := range out.Shards[number] {
-			if w := &out.Shards[number][i]; w.Partition == partition {
+	return out, s.positions(ctx, n, src, ks.Name, out.to)
+}
+
+// from notes the position of a shard before the rows are read.
+func (r *Rows) from(shard int, partition uint32, at Position) {
+	for _, shard := range []int{shard, noShard} {
+		windows, is := r.Shards[shard]
+		i := slices.IndexFunc(windows, func(w Window) bool { return w.Partition == partition })
+		switch {
+		case is && i < 0:
+			r.Shards[shard] = append(windows, Window{Partition: partition, From: at})
+		case is && at.Less(windows[i].From):
+			windows[i].From = at
+		}
+	}
+}
+
+// to notes the position of a shard after the rows were read.
+func (r *Rows) to(shard int, partition uint32, at Position) {
+	for _, shard := range []int{shard, noShard} {
+		for i := range r.Shards[shard] {
+			if w := &r.Shards[shard][i]; w.Partition == partition && w.To.Less(at) {
 				w.To = at
 			}
 		}
-	})
+	}
 }
 
 // readRows reads the counts of rows into dst, which has one row for each id.

@@ -72,10 +72,7 @@ func (s *Sink) send(ctx context.Context, w *write) {
 			out.Sections[w.shards[i].slot], out.ID = &id, id
 		}
 	}
-	out.Deadline = time.Now().Add(writeTimeout)
-	if until, ok := ctx.Deadline(); ok {
-		out.Deadline = until
-	}
+	out.Deadline = deadlineOf(ctx)
 	err := ctx.Err()
 	if err == nil {
 		err = s.world.Write(w.spaces[0], out)

@@ -11,6 +11,7 @@ import (
 	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/source/sink"
 )
 
@@ -44,13 +45,10 @@ func (t textIDs) whyBad(op *sink.Op) string {
 
 // whyBadID returns why a text is no id of a keyspace with Names space, or "". text is "" for plain digits.
 func whyBadID(space, text string, number bool) string {
-	switch {
-	case text == "", space == "" && number, space != "" && names.Valid([]byte(text)):
+	if text == "" || space == "" && number || space != "" && names.Valid([]byte(text)) {
 		return ""
-	case space != "":
-		return names.Rule
 	}
-	return strictjson.NotUint64 + `; a keyspace made with "ids":"text" takes any text`
+	return names.Problem(space)
 }
 
 // idOf returns the id of an op as its message has it.
@@ -59,6 +57,33 @@ func (t textIDs) idOf(op *sink.Op) string {
 		return cmp.Or(op.Texts.ID, strconv.FormatUint(op.ID, 10))
 	}
 	return strconv.FormatUint(op.ID, 10)
+}
+
+// rowIDs returns the numbers of ids of a keyspace, 0 for a text without one.
+func (s *Sink) rowIDs(ctx context.Context, ks *shard.Keyspace, ids []string) ([]uint64, error) {
+	numbers := make([]uint64, len(ids))
+	for i, id := range ids {
+		ok := names.Valid([]byte(id))
+		if ks.Names == "" {
+			numbers[i], ok = strictjson.ParseUint64([]byte(id))
+		}
+		if !ok {
+			return nil, &errs.ArgumentError{Field: fmt.Sprintf("ids[%d]", i), Problem: names.Problem(ks.Names)}
+		}
+	}
+	if ks.Names == "" || len(ids) == 0 {
+		return numbers, nil
+	}
+	opt := shard.ReadOptions{Consistency: shard.Linearizable, Deadline: deadlineOf(ctx)}
+	return numbers, s.names.Find(ks.Names, ids, numbers, &opt)
+}
+
+// deadlineOf returns the deadline of ctx, or that of a write without one.
+func deadlineOf(ctx context.Context) time.Time {
+	if deadline, has := ctx.Deadline(); has {
+		return deadline
+	}
+	return time.Now().Add(writeTimeout)
 }
 
 // numbers looks up the numbers of the texts of ops, all together.
@@ -119,10 +144,7 @@ func (n *numbers) settle(ctx context.Context) error {
 	if len(n.late) == 0 {
 		return nil
 	}
-	deadline, has := ctx.Deadline()
-	if !has {
-		deadline = time.Now().Add(writeTimeout)
-	}
+	deadline := deadlineOf(ctx)
 	texts := make([]*names.Text, len(n.late))
 	for i, l := range n.late {
 		texts[i] = l.text

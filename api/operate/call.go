@@ -84,7 +84,7 @@ type Sources interface {
 	Past(ctx context.Context, name, keyspace string, partition uint32, from string) (*sources.Past, error)
 	// Rows returns the rows of ids, and the positions that the shards of these rows store for the
 	// source.
-	Rows(ctx context.Context, name, keyspace string, ids []uint64) (*sources.Rows, error)
+	Rows(ctx context.Context, name, keyspace string, ids []string) (*sources.Rows, error)
 }
 
 // Admin shows and changes the cluster for its operators; *admin.Cluster implements it. Every node

@@ -80,9 +80,9 @@ func RowsOfSource(until context.Context, c *Call, body *struct {
 	if len(body.IDs) > sourceIDsMax {
 		return nil, invalid("ids", fmt.Sprintf("more than %d", sourceIDsMax))
 	}
-	ids := make([]uint64, 0, len(body.IDs))
+	ids := make([]string, 0, len(body.IDs))
 	for _, id := range body.IDs {
-		ids = append(ids, uint64(id))
+		ids = append(ids, id.String())
 	}
 	return c.Sources.Rows(until, c.Name, body.Keyspace, ids)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/errs"
@@ -56,8 +57,8 @@ func TestCommands(t *testing.T) {
 		}},
 		{"bad keys", []string{
 			"GET nothing", "-ERR 'nothing' is not {keyspace}:{id}:{column}, {keyspace}:{id} or {keyspace}:{id}:{column}:members, id being 0 to 18446744073709551615",
-			"GET posts:x:like", "-ERR 'posts:x:like' is not {keyspace}:{id}:{column}, {keyspace}:{id} or {keyspace}:{id}:{column}:members, id being 0 to 18446744073709551615" + textHint,
-			"GET posts:18446744073709551616:like", "-ERR 'posts:18446744073709551616:like' is not {keyspace}:{id}:{column}, {keyspace}:{id} or {keyspace}:{id}:{column}:members, id being 0 to 18446744073709551615" + textHint,
+			"GET posts:x:like", "-ERR 'posts:x:like' is not {keyspace}:{id}:{column}, {keyspace}:{id} or {keyspace}:{id}:{column}:members, id being 0 to 18446744073709551615" + names.Hint,
+			"GET posts:18446744073709551616:like", "-ERR 'posts:18446744073709551616:like' is not {keyspace}:{id}:{column}, {keyspace}:{id} or {keyspace}:{id}:{column}:members, id being 0 to 18446744073709551615" + names.Hint,
 			"INCR posts:18446744073709551615:like", "1", "GET posts:000018446744073709551615:like", `"1"`,
 			"GET other:1:like", "-ERR no counter keyspace 'other'", "GET unread:1:at", "-ERR no counter keyspace 'unread'",
 			"GET posts:1:love", "-ERR keyspace 'posts' has no column 'love'", "HSET posts:1 love 1", "-ERR keyspace 'posts' has no column 'love'",

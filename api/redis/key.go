@@ -59,7 +59,7 @@ func (b *batch) key(text []byte) (key, error) {
 	}
 	id, ok := parseID(rest)
 	if !ok {
-		return key{}, badForm(text, textHint)
+		return key{}, badForm(text, names.Hint)
 	}
 	return key{table: t, id: id, late: nil, column: column, set: set}, nil
 }
@@ -193,16 +193,6 @@ func (b *batch) idIn(space string, text []byte) (id uint64, late *names.Text, ok
 	id, late = b.texts.Number(b.conn.server.node().names, space, text)
 	return id, late, true
 }
-
-// notID returns the problem of an id that idIn refuses.
-func notID(space string) string {
-	if space != "" {
-		return names.Rule
-	}
-	return strictjson.NotUint64 + textHint
-}
-
-const textHint = `; a keyspace made with "ids":"text" takes any text`
 
 // appendID appends the id with an index in an answer.
 func appendID(dst []byte, shown names.Shown, i int, id uint64) []byte {

@@ -56,7 +56,7 @@ func changeSet(kind engine.OpKind) func(*conn, [][]byte) {
 			case ok:
 				b.values = append(b.values, int64(member))
 			case err == nil && kind == engine.OpJoin && space != "":
-				err = resp.FieldError("member", notID(space))
+				err = resp.FieldError("member", names.Problem(space))
 			case err == nil && kind == engine.OpJoin:
 				err = resp.ErrNotInteger
 			}

@@ -51,7 +51,7 @@ func (a *arguments) parseID(field, keyspace string, text []byte, into *uint64) e
 	}
 	id, of, ok := a.b.idIn(space, text)
 	if !ok {
-		return resp.FieldError(field, notID(space))
+		return resp.FieldError(field, names.Problem(space))
 	}
 	a.wait(id, of, into)
 	return nil

@@ -66,7 +66,7 @@ func pollUsers(a *arguments, users int, form appendOther) {
 	for i := range users {
 		id, of, ok := b.idIn(space, a.Next())
 		if !ok {
-			a.Fail(resp.FieldError("user", notID(space)))
+			a.Fail(resp.FieldError("user", names.Problem(space)))
 		}
 		if of != nil {
 			if waiting == nil {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/errs"
@@ -69,7 +70,7 @@ func TestTextIDs(t *testing.T) {
 			"INCR posts:" + long + ":like", "1", "INCR 'posts:a b\t\\n:like'", "1", "GET 'posts:a b\t\\n:like'", `"1"`, "INCR posts:7:like", "1", "INCR posts:007:like", "1", "GET posts:7:like", `"1"`,
 			"INCR posts:" + long + "x:like", "-ERR 'posts:" + long[:122] + "'" + badID, "INCR posts::like", "-ERR 'posts::like'" + badID, "INCR posts:\xff:like", "-ERR 'posts:\xff:like'" + badID,
 			"GET posts:\xff:like", "-ERR 'posts:\xff:like'" + badID, "HGETALL posts:", "-ERR 'posts:'" + badID,
-			"INCR likes:x:up", "-ERR 'likes:x:up' is not {keyspace}:{id}:{column}, {keyspace}:{id} or {keyspace}:{id}:{column}:members, id being 0 to 18446744073709551615" + textHint,
+			"INCR likes:x:up", "-ERR 'likes:x:up' is not {keyspace}:{id}:{column}, {keyspace}:{id} or {keyspace}:{id}:{column}:members, id being 0 to 18446744073709551615" + names.Hint,
 		}},
 		{"colons", []string{
 			"INCR posts:urn:isbn:1:like", "1", "HGETALL posts:urn:isbn:1", `["like" "1"]`, "HINCRBY posts:urn:isbn:1 view 3", "3", "INCR posts:like:like", "1", "GET posts:like:like", `"1"`,

@@ -8,6 +8,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/internal/strictjson"
+	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
 )
@@ -46,7 +47,7 @@ func (b *batch) unreadRow(user []byte) (key, error) {
 	}
 	id, of, ok := b.idIn(t.ks.Names, user)
 	if !ok {
-		return key{}, resp.FieldError("user", notID(t.ks.Names))
+		return key{}, resp.FieldError("user", names.Problem(t.ks.Names))
 	}
 	return key{table: t, id: id, late: of, column: wholeRow, set: false}, nil
 }

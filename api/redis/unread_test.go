@@ -9,11 +9,12 @@ import (
 	"testing"
 
 	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/names"
 )
 
 const (
 	nobody   = `["unread" ["at" 0 "comment" 0 "like" 0 "dm" 0] "notices" [] "dots" [] "feed" 0]`
-	notUser  = "-ERR user: not an unsigned 64-bit integer" + textHint
+	notUser  = "-ERR user: not an unsigned 64-bit integer" + names.Hint
 	notSeq   = "not an integer from 0 to 9223372036854775807"
 	notName  = "not 1 to 63 of a-z, 0-9 and _, from a letter on"
 	mended   = "-ERR syntax error"
@@ -109,8 +110,8 @@ func TestBadUnreadCommands(t *testing.T) {
 		{"COUNTD.NOTICE.GET news 1 SINCE x", "-ERR since: " + notSeq}, {"COUNTD.NOTICE.GET news 1 UPTO 1", mended}, {"COUNTD.NOTICE.GET '' 1", "-ERR channel: " + notName}, {"COUNTD.NOTICE.GET news x", notUser},
 		{"COUNTD.NOTICE.READ news 1 UPTO 1 SINCE 1", "-ERR since: a read goes up to a notice or begins behind one, not both"}, {"COUNTD.NOTICE.READ news 1 UPTO -1", "-ERR upto: " + notSeq}, {"COUNTD.NOTICE.READ news 1 UPTO", mended},
 		{"COUNTD.DOT.FIRE 1shop", "-ERR dot: " + notName}, {"COUNTD.DOT.SET shop NEWUSERS 2", "-ERR newusers: neither 0 nor 1"}, {"COUNTD.DOT.SET shop KEY k", "-ERR newusers: missing"}, {"COUNTD.DOT.CLEAR shop x", notUser}, {"COUNTD.DOT.GET shop", "-ERR wrong number of arguments for 'countd.dot.get' command"},
-		{"COUNTD.FEED.FOLLOW 1 x", "-ERR followees[0]: not an unsigned 64-bit integer" + textHint}, {"COUNTD.FEED.FOLLOW 1" + many(5001, "2"), "-ERR followees: more than 5000"}, {"COUNTD.FEED.RESET 1 FOLLOWEES 5001", "-ERR numfollowees: not a number from 0 to 5000"},
-		{"COUNTD.OUTBOX.ADD 1", "-ERR wrong number of arguments for 'countd.outbox.add' command"}, {"COUNTD.OUTBOX.ADD x 1", "-ERR author: not an unsigned 64-bit integer" + textHint}, {"COUNTD.OUTBOX.REM 1 -1", "-ERR id: not an unsigned 64-bit integer" + textHint},
+		{"COUNTD.FEED.FOLLOW 1 x", "-ERR followees[0]: not an unsigned 64-bit integer" + names.Hint}, {"COUNTD.FEED.FOLLOW 1" + many(5001, "2"), "-ERR followees: more than 5000"}, {"COUNTD.FEED.RESET 1 FOLLOWEES 5001", "-ERR numfollowees: not a number from 0 to 5000"},
+		{"COUNTD.OUTBOX.ADD 1", "-ERR wrong number of arguments for 'countd.outbox.add' command"}, {"COUNTD.OUTBOX.ADD x 1", "-ERR author: not an unsigned 64-bit integer" + names.Hint}, {"COUNTD.OUTBOX.REM 1 -1", "-ERR id: not an unsigned 64-bit integer" + names.Hint},
 		{"COUNTD.OUTBOX.LIST 1 LIMIT 0", "-ERR limit: not an integer from 1 to 1000"}, {"COUNTD.OUTBOX.LIST 1 CURSOR x", "-ERR cursor: not a cursor of this command"}, {"COUNTD.TIMELINE 1 CURSOR 5", "-ERR cursor: not a cursor of this command"},
 		{"COUNTD.TIMELINE 1 GROUP a:b", "-ERR group: not 1 to 63 of A-Z a-z 0-9 . _ -"}, {"COUNTD.TIMELINE 1 COUNTS x", "-ERR counts: no such keyspace of counters"}, {"COUNTD.TIMELINE 1 MEMBER", mended}, {"COUNTD.TIMELINE 1 MEMBER likes", "-ERR member: no such column"}, {"COUNTD.TIMELINE 1 MEMBER like,", "-ERR member: no such column"},
 		{"COUNTD.TIMELINE 1 MEMBER like,like", "-ERR member: given twice"}, {"COUNTD.TIMELINE 1 MEMBER like COUNTS users", "-ERR member: no such column"}, {"COUNTD.TIMELINE x", notUser},
