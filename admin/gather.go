@@ -162,7 +162,7 @@ func (g *groupView) show() clientadmin.ClusterGroup {
 		shown.Rows, shown.Bytes = leader.Rows, leader.Bytes
 		shown.ColdRows, shown.ColdBytes = leader.ColdRows, leader.ColdBytes
 		if m := leader.Misfit; m != nil {
-			shown.Misfit = &clientadmin.Misfit{ID: client.ID(m.ID), Layout: m.Layout, Fits: m.Fits, Rows: uint64(m.Rows)}
+			shown.Misfit = &clientadmin.Misfit{ID: client.Number(m.ID), Layout: m.Layout, Fits: m.Fits, Rows: uint64(m.Rows)}
 		}
 		shown.SealedRows, shown.SealedBytes = leader.SealedRows, leader.SealedBytes
 	}

@@ -47,7 +47,7 @@ func (n *fakeNode) View(context.Context) (*admin.View, error) {
 		}},
 		Groups: []clientadmin.ClusterGroup{{
 			ID: 1, Keyspace: "posts", Shard: 0, Leader: "n1", Term: 2, Target: []string{"n1", "n2"}, Voters: []string{"n1"}, NonVoters: []string{"n2"},
-			Misfit: &clientadmin.Misfit{ID: 9, Layout: "weibo", Fits: "none", Rows: 1}, Rows: 3, Bytes: 8192, Replicas: []clientadmin.Replica{
+			Misfit: &clientadmin.Misfit{ID: client.Number(9), Layout: "weibo", Fits: "none", Rows: 1}, Rows: 3, Bytes: 8192, Replicas: []clientadmin.Replica{
 				{Node: "n1", ID: "n1.5f3a9c01#1", Role: "leader", AppliedIndex: 128},
 				{Node: "n2", ID: "n2.77e0d412#4", Role: "follower", AppliedIndex: 100, Lag: 28, ColdDamaged: true},
 			},

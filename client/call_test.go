@@ -59,7 +59,7 @@ var (
 func TestWritesAreRepeatedUnderOneKey(t *testing.T) {
 	server := nodetest.New(t)
 	c := clientOf(t, server.URL)
-	ops := []client.Op{{ID: 1, Cells: client.Counts{like(1)}}, {ID: 4, Cells: client.Counts{like(1)}}}
+	ops := []client.Op{{ID: client.Number(1), Cells: client.Counts{like(1)}}, {ID: client.Number(4), Cells: client.Counts{like(1)}}}
 	cases := []struct {
 		name string
 		o    client.WriteOptions
@@ -93,7 +93,7 @@ func TestWritesAreRepeatedUnderOneKey(t *testing.T) {
 	}
 	t.Run("delete and set", func(t *testing.T) {
 		seen := inTurn(server, "Idempotency-Key", lost)
-		if _, err := c.Delete(t.Context(), "posts", 1, client.WriteOptions{}); err != nil || server.Row(1)[2] != 0 {
+		if _, err := c.Delete(t.Context(), "posts", client.Number(1), client.WriteOptions{}); err != nil || server.Row(1)[2] != 0 {
 			t.Fatalf("%v, row 1 is %v", err, server.Row(1))
 		}
 		if _, err := c.Set(t.Context(), "posts", ops, client.WriteOptions{}); err != nil || server.Row(1)[2] != 1 {
@@ -127,7 +127,7 @@ func TestWhatIsNotRepeated(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			server := nodetest.New(t)
 			seen := inTurn(server, "", tc.fault)
-			_, err := clientOf(t, server.URL).IncrMany(t.Context(), "posts", []client.Op{{ID: 1, Cells: client.Counts{like(1)}}}, tc.o)
+			_, err := clientOf(t, server.URL).IncrMany(t.Context(), "posts", []client.Op{{ID: client.Number(1), Cells: client.Counts{like(1)}}}, tc.o)
 			if err == nil || errors.Is(err, client.ErrUnknown) != tc.maybe || len(seen()) != 1 {
 				t.Fatalf("%d tries, %v", len(seen()), err)
 			}
@@ -148,7 +148,7 @@ func TestWhatIsNotRepeated(t *testing.T) {
 func TestUnknownOutlivesALaterRefusal(t *testing.T) {
 	server := nodetest.New(t)
 	inTurn(server, "", lost, &nodetest.Fault{Status: 410, Code: "idempotency_expired"})
-	_, err := clientOf(t, server.URL).IncrMany(t.Context(), "posts", []client.Op{{ID: 1, Cells: client.Counts{like(1)}}}, client.WriteOptions{})
+	_, err := clientOf(t, server.URL).IncrMany(t.Context(), "posts", []client.Op{{ID: client.Number(1), Cells: client.Counts{like(1)}}}, client.WriteOptions{})
 	var refused *client.Error
 	if !errors.Is(err, client.ErrUnknown) || !errors.As(err, &refused) || refused.Status != 410 {
 		t.Fatalf("the error is %v", err)
@@ -164,7 +164,7 @@ func TestOverflowIsNotUnknown(t *testing.T) {
 			server := nodetest.New(t)
 			server.Put(1, 0, 0, math.MaxInt64, 0)
 			seen := inTurn(server, "", fault)
-			_, err := clientOf(t, server.URL).IncrMany(t.Context(), "posts", []client.Op{{ID: 1, Cells: client.Counts{like(1)}}}, client.WriteOptions{})
+			_, err := clientOf(t, server.URL).IncrMany(t.Context(), "posts", []client.Op{{ID: client.Number(1), Cells: client.Counts{like(1)}}}, client.WriteOptions{})
 			var refused *client.Error
 			if errors.Is(err, client.ErrUnknown) || !errors.As(err, &refused) || refused.Code != "overflow" || len(seen()) != 2 {
 				t.Fatalf("%d tries, %v", len(seen()), err)
@@ -178,7 +178,7 @@ func TestNobodyThereIsNotUnknown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.IncrMany(t.Context(), "posts", []client.Op{{ID: 1, Cells: client.Counts{like(1)}}}, client.WriteOptions{})
+	_, err = c.IncrMany(t.Context(), "posts", []client.Op{{ID: client.Number(1), Cells: client.Counts{like(1)}}}, client.WriteOptions{})
 	if !errors.Is(err, client.ErrNoAnswer) || errors.Is(err, client.ErrUnknown) {
 		t.Fatalf("the error is %v: nothing was sent", err)
 	}
@@ -190,7 +190,7 @@ func TestCallsGoToAServerThatAnswers(t *testing.T) {
 	c := clientOf(t, "127.0.0.1:1", draining.URL, good.URL)
 	began := time.Now()
 	for range 3 {
-		if _, err := c.IncrMany(t.Context(), "posts", []client.Op{{ID: 1, Cells: client.Counts{like(1)}}}, client.WriteOptions{}); err != nil {
+		if _, err := c.IncrMany(t.Context(), "posts", []client.Op{{ID: client.Number(1), Cells: client.Counts{like(1)}}}, client.WriteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -223,7 +223,7 @@ func TestDeadlines(t *testing.T) {
 				ctx, cancel = context.WithTimeout(ctx, tc.deadline)
 			}
 			defer cancel()
-			if _, err := clientOf(t, server.URL).Get(ctx, "posts", 1, client.ReadOptions{}); err != nil {
+			if _, err := clientOf(t, server.URL).Get(ctx, "posts", client.Number(1), client.ReadOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			least, most := client.TimeoutDefault, client.TimeoutDefault
@@ -242,7 +242,7 @@ func TestDeadlines(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), deadline)
 		defer cancel()
 		began := time.Now()
-		_, err := clientOf(t, server.URL).Get(ctx, "posts", 1, client.ReadOptions{})
+		_, err := clientOf(t, server.URL).Get(ctx, "posts", client.Number(1), client.ReadOptions{})
 		var refused *client.Error
 		if !errors.As(err, &refused) || time.Since(began) > deadline/2 {
 			t.Fatalf("%v after %v", err, time.Since(began))

@@ -67,7 +67,7 @@ func TestErrorsOfTheServer(t *testing.T) {
 		{"busy", 429, "2", `{"error":{"code":"overloaded","message":"m"}}`,
 			client.Error{Status: 429, Code: "overloaded", Message: "m", RetryAfter: 2 * time.Second}, true},
 		{"in part", 504, "", `{"error":{"code":"outcome_unknown","message":"m"},"applied":["1",2],"unknown":["18446744073709551615"]}`,
-			client.Error{Status: 504, Code: "outcome_unknown", Message: "m", Applied: []client.ID{1, 2}, Unknown: []client.ID{math.MaxUint64}}, true},
+			client.Error{Status: 504, Code: "outcome_unknown", Message: "m", Applied: []client.ID{client.Number(1), client.Number(2)}, Unknown: []client.ID{client.Number(math.MaxUint64)}}, true},
 		{"a proxy's", 502, "", "<html>\n bad gateway</html>", client.Error{Status: 502, Message: "<html> bad gateway</html>"}, true},
 		{"empty", 503, "-1", "", client.Error{Status: 503, Message: "the answer has no text"}, true},
 		{"long", 500, "soon", strings.Repeat("x", 1000), client.Error{Status: 500, Message: strings.Repeat("x", 200) + "…"}, false},
@@ -82,7 +82,7 @@ func TestErrorsOfTheServer(t *testing.T) {
 				w.Write([]byte(c.body))
 			}))
 			defer server.Close()
-			_, err := dial(t, server.URL).Get(t.Context(), "posts", 1, client.ReadOptions{})
+			_, err := dial(t, server.URL).Get(t.Context(), "posts", client.Number(1), client.ReadOptions{})
 			var got *client.Error
 			if !errors.As(err, &got) || client.Retryable(err) != c.retry {
 				t.Fatalf("%v, retryable %v", err, client.Retryable(err))
@@ -132,7 +132,7 @@ func TestAnswersThatAreNoAnswer(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			server := httptest.NewServer(c.serve)
 			defer server.Close()
-			_, err := dial(t, server.URL).Get(t.Context(), "posts", 1, client.ReadOptions{})
+			_, err := dial(t, server.URL).Get(t.Context(), "posts", client.Number(1), client.ReadOptions{})
 			if err == nil || errors.Is(err, client.ErrNoAnswer) != c.missing {
 				t.Fatalf("the error is %v", err)
 			}
@@ -146,7 +146,7 @@ func TestAnswersWithOneMember(t *testing.T) {
 	for answer, want := range map[string][]bool{`{"results":5}`: nil, `{"results":[true],"more":1}`: {true}, `{}`: nil} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(answer)) }))
 		defer server.Close()
-		in, err := dial(t, server.URL).Members("posts", "like").Check(t.Context(), 1, []client.ID{2}, client.ReadOptions{})
+		in, err := dial(t, server.URL).Members("posts", "like").Check(t.Context(), client.Number(1), []client.ID{client.Number(2)}, client.ReadOptions{})
 		if wrong := answer == `{"results":5}`; (err != nil) != wrong || !slices.Equal(in, want) {
 			t.Errorf("%s: got %v, %v", answer, in, err)
 		} else if wrong && !strings.Contains(err.Error(), "cannot read the answer of POST "+server.URL) {
@@ -159,7 +159,7 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 	server := nodetest.New(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := dial(t, server.URL).Get(ctx, "posts", 1, client.ReadOptions{})
+	_, err := dial(t, server.URL).Get(ctx, "posts", client.Number(1), client.ReadOptions{})
 	if !errors.Is(err, context.Canceled) || client.Retryable(err) {
 		t.Fatalf("the error is %v", err)
 	}
@@ -208,8 +208,8 @@ func TestRetry(t *testing.T) {
 
 func TestAppendOpsIsJSON(t *testing.T) {
 	ops := []client.Op{
-		{ID: math.MaxUint64, Cells: client.Counts{{Column: "like", Value: math.MinInt64}, {Column: "view", Value: 0}}},
-		{ID: 0, Cells: client.Counts{{Column: "like", Value: 1}}},
+		{ID: client.Number(math.MaxUint64), Cells: client.Counts{{Column: "like", Value: math.MinInt64}, {Column: "view", Value: 0}}},
+		{ID: client.Number(0), Cells: client.Counts{{Column: "like", Value: 1}}},
 	}
 	const want = `{"want":"none","ops":[{"id":"18446744073709551615","set":{"like":-9223372036854775808,"view":0}},{"id":"0","set":{"like":1}}]}`
 	if got := string(client.AppendOps(nil, "set", ops, false)); got != want || !json.Valid([]byte(got)) {
@@ -220,7 +220,7 @@ func TestAppendOpsIsJSON(t *testing.T) {
 // The body is valid JSON even if a name has arbitrary bytes. The server then refuses the name.
 func TestAppendOpsOfAnyName(t *testing.T) {
 	for _, name := range []string{"", "like", `a"b`, `a\b`, "a\x00b", "a\x7fb\a", "ü", "\xff", "\u2028"} {
-		text := client.AppendOps(nil, "add", []client.Op{{ID: 1, Cells: client.Counts{{Column: name, Value: 1}}}}, true)
+		text := client.AppendOps(nil, "add", []client.Op{{ID: client.Number(1), Cells: client.Counts{{Column: name, Value: 1}}}}, true)
 		var body struct {
 			Ops []struct{ Add map[string]int64 }
 		}
@@ -233,23 +233,32 @@ func TestAppendOpsOfAnyName(t *testing.T) {
 }
 
 func TestIDsInJSON(t *testing.T) {
+	text := func(text string) client.ID {
+		id, err := client.ParseID(text)
+		if _, number := id.Number(); err != nil || number || id.String() != text {
+			t.Errorf("ParseID(%q) = %v, %v", text, id, err)
+		}
+		return id
+	}
 	cases := []struct {
 		text string
 		want client.ID
 		ok   bool
 	}{
-		{`"18446744073709551615"`, math.MaxUint64, true},
-		{`18446744073709551615`, math.MaxUint64, true},
-		{`"18446744073709551616"`, 0, false},
-		{`"0"`, 0, true}, {`"007"`, 0, false}, {`00`, 0, false}, {`"+7"`, 0, false},
-		{`-1`, 0, false}, {`1e3`, 0, false}, {`1.0`, 0, false}, {`""`, 0, false}, {`" 1"`, 0, false}, {`true`, 0, false},
+		{`"18446744073709551615"`, client.Number(math.MaxUint64), true},
+		{`18446744073709551615`, client.Number(math.MaxUint64), true},
+		{`"0"`, client.Number(0), true}, {`""`, client.ID{}, true},
+		{`"18446744073709551616"`, text("18446744073709551616"), true}, {`"007"`, text("007"), true}, {`"+7"`, text("+7"), true},
+		{`"a\u00e9\"/"`, text("a\u00e9\"/"), true},
+		{`00`, client.ID{}, false}, {`-1`, client.ID{}, false}, {`1e3`, client.ID{}, false}, {`1.0`, client.ID{}, false}, {`true`, client.ID{}, false}, {`18446744073709551616`, client.ID{}, false},
+		{"\"" + strings.Repeat("x", client.IDBytesMax+1) + "\"", client.ID{}, false}, {"\"\xff\"", client.ID{}, false},
 	}
 	for _, c := range cases {
 		t.Run(c.text, func(t *testing.T) {
 			var id client.ID
 			err := json.Unmarshal([]byte(c.text), &id)
 			if (err == nil) != c.ok || c.ok && id != c.want {
-				t.Fatalf("got %d, %v", id, err)
+				t.Fatalf("got %s, %v", id, err)
 			}
 		})
 	}

@@ -70,24 +70,25 @@ func (c *Client) getMany(ctx context.Context, keyspace string, member *ID, ids [
 // Page is one page of a scan.
 type Page struct {
 	Rows []Row `json:"results"`
-	Next *ID   `json:"next"` // the next page begins after this id; nil on the last page
+	// Cursor is for the next page; "" on the last page.
+	Cursor string `json:"cursor"`
 	// Unreadable lists the shards whose rows are missing in the page; see
 	// ReadOptions.SkipUnreadable.
 	Unreadable []int `json:"unreadable_shards"`
 }
 
-// Scan reads up to limit rows that have a count, in ascending order of id. The page begins after
-// the given id, or with the first row if after is nil. columns selects the columns; none means all.
-func (c *Client) Scan(ctx context.Context, keyspace string, after *ID, limit int, columns []string, o ReadOptions) (Page, error) {
+// Scan reads up to limit rows that have a count: in ascending order of id or, if ids are texts, of their first writes.
+// cursor is that of the previous page, or "" for the first page. columns selects the columns; none means all.
+func (c *Client) Scan(ctx context.Context, keyspace, cursor string, limit int, columns []string, o ReadOptions) (Page, error) {
 	request := struct {
-		After   *ID      `json:"after,omitempty"`
+		Cursor  string   `json:"cursor,omitempty"`
 		Limit   int      `json:"limit"`
 		Columns []string `json:"columns,omitempty"`
 		Skip    bool     `json:"skip_unreadable,omitempty"`
-	}{After: after, Limit: limit, Columns: columns, Skip: o.SkipUnreadable}
+	}{Cursor: cursor, Limit: limit, Columns: columns, Skip: o.SkipUnreadable}
 	return Ask[Page](ctx, c, o.post(keyspacePath(keyspace)+"/scan", request))
 }
 
 func keyspacePath(keyspace string) string { return namePath("counters", keyspace) }
 
-func rowPath(keyspace string, id ID) string { return keyspacePath(keyspace) + "/" + id.String() }
+func rowPath(keyspace string, id ID) string { return keyspacePath(keyspace) + "/" + id.path() }

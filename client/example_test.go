@@ -28,7 +28,7 @@ func ExampleClient_Incr() {
 		fmt.Println(err)
 		return
 	}
-	row, err := c.Incr(ctx, "posts", 104, client.Delta("like", 1))
+	row, err := c.Incr(ctx, "posts", client.Number(104), client.Delta("like", 1))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -47,8 +47,8 @@ func ExampleClient_Ops() {
 		return
 	}
 	result, err := c.Ops(context.Background(), []client.KeyspaceOp{
-		{Keyspace: "posts", ID: 101, Add: client.Counts{client.Delta("comment", 1)}},
-		{Keyspace: "unread", ID: 7, Add: client.Counts{client.Delta("comment", 1)}},
+		{Keyspace: "posts", ID: client.Number(101), Add: client.Counts{client.Delta("comment", 1)}},
+		{Keyspace: "unread", ID: client.Number(7), Add: client.Counts{client.Delta("comment", 1)}},
 	}, client.WriteOptions{Key: "comment-9001"})
 	if err != nil {
 		fmt.Println(err)
@@ -72,7 +72,7 @@ func ExampleMembers_Add() {
 		return
 	}
 	likes := c.Members("posts", "like")
-	liked, err := likes.Add(ctx, 104, 7)
+	liked, err := likes.Add(ctx, client.Number(104), client.Number(7))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -91,7 +91,7 @@ func ExampleMembers_All() {
 		return
 	}
 	likes := c.Members("posts", "like")
-	for like, err := range likes.All(ctx, 104, client.ReadOptions{}) {
+	for like, err := range likes.All(ctx, client.Number(104), client.ReadOptions{}) {
 		if err != nil {
 			fmt.Println(err)
 			return
@@ -110,7 +110,7 @@ func ExampleClient_AddPost() {
 		return
 	}
 	// Author 2 publishes post 501. A service that repeats the call after a crash uses the same key.
-	added, err := c.AddPost(context.Background(), 2, 501, client.WriteOptions{Key: "post-501"})
+	added, err := c.AddPost(context.Background(), client.Number(2), client.Number(501), client.WriteOptions{Key: "post-501"})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -130,7 +130,7 @@ func ExampleClient_Timeline() {
 	// Read the newest posts by the followees of user 7, with the counts, and with whether the user likes
 	// each post.
 	query := client.PostQuery{Limit: 1, Counts: "posts", Member: []string{"like"}}
-	page, err := c.Timeline(context.Background(), 7, query, client.ReadOptions{})
+	page, err := c.Timeline(context.Background(), client.Number(7), query, client.ReadOptions{})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -154,7 +154,7 @@ func ExampleClient_Poll() {
 		fmt.Println(err)
 		return
 	}
-	poll, err := c.Poll(context.Background(), 7, []string{"news"}, []string{"shop"}, client.ReadOptions{})
+	poll, err := c.Poll(context.Background(), client.Number(7), []string{"news"}, []string{"shop"}, client.ReadOptions{})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -193,7 +193,7 @@ func ExampleWriter() {
 		return
 	}
 	for range 100 {
-		if err := w.Add(ctx, "posts", 104, client.Delta("view", 1)); err != nil {
+		if err := w.Add(ctx, "posts", client.Number(104), client.Delta("view", 1)); err != nil {
 			fmt.Println(err)
 			return
 		}

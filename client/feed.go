@@ -125,4 +125,4 @@ func followeesOf(ids []ID) map[string][]ID {
 	return map[string][]ID{"followees": ids}
 }
 
-func feedPath(user ID, verb string) string { return "/v1/feed/" + user.String() + "/" + verb }
+func feedPath(user ID, verb string) string { return "/v1/feed/" + user.path() + "/" + verb }

@@ -30,19 +30,19 @@ func TestFloorsInRequests(t *testing.T) {
 	}
 
 	answer = `{"results":[{"id":"7","counts":{"like":0},"added":{"like":-1}}],"duplicate":false,"token":"T"}`
-	ops := []client.Op{{ID: 7, Cells: client.Counts{client.Delta("like", -3)}, Floor: client.Floor(0)}}
+	ops := []client.Op{{ID: client.Number(7), Cells: client.Counts{client.Delta("like", -3)}, Floor: client.Floor(0)}}
 	result, err := c.IncrMany(t.Context(), "posts", ops, client.WriteOptions{})
 	must(`POST /v1/counters/posts/incr {"ops":[{"id":"7","add":{"like":-3},"floor":0}]}`, err)
 	if added, _ := result.Results[0].Added.Get("like"); added != -1 {
 		t.Errorf("added %v", result.Results[0].Added)
 	}
-	row, err := c.Incr(t.Context(), "posts", 7, client.Delta("like", 1), client.Delta("view", 2))
+	row, err := c.Incr(t.Context(), "posts", client.Number(7), client.Delta("like", 1), client.Delta("view", 2))
 	must(`POST /v1/counters/posts/incr {"ops":[{"id":"7","add":{"like":1,"view":2}}]}`, err)
-	if like, _ := row.Counts.Get("like"); row.ID != 7 || like != 0 || row.Token != "T" {
+	if like, _ := row.Counts.Get("like"); row.ID != client.Number(7) || like != 0 || row.Token != "T" {
 		t.Errorf("the row is %+v", row)
 	}
 	answer = `{"results":[{"user":"9","counts":{"like":0},"added":{"like":0}}],"duplicate":false,"token":"T"}`
-	users, err := c.IncrUnread(t.Context(), []client.Op{{ID: 9, Cells: client.Counts{client.Delta("like", -1)}, Floor: client.Floor(-5)}}, client.WriteOptions{})
+	users, err := c.IncrUnread(t.Context(), []client.Op{{ID: client.Number(9), Cells: client.Counts{client.Delta("like", -1)}, Floor: client.Floor(-5)}}, client.WriteOptions{})
 	must(`POST /v1/unread/incr {"ops":[{"user":"9","add":{"like":-1},"floor":-5}]}`, err)
 	if len(users.Results[0].Added) != 1 {
 		t.Errorf("added %v", users.Results[0].Added)
@@ -59,17 +59,17 @@ func TestFloorsInRequests(t *testing.T) {
 
 	answer = `{"results":[{"id":"1","counts":{"like":1}},{"user":"9","counts":{"like":0},"added":{"like":0}}],"duplicate":false,"token":"T"}`
 	result, err = c.Ops(t.Context(), []client.KeyspaceOp{
-		{Keyspace: "posts", ID: 1, Add: client.Counts{client.Delta("like", 1)}},
-		{Keyspace: "unread", ID: 9, Add: client.Counts{client.Delta("like", -1)}, Floor: client.Floor(0)},
+		{Keyspace: "posts", ID: client.Number(1), Add: client.Counts{client.Delta("like", 1)}},
+		{Keyspace: "unread", ID: client.Number(9), Add: client.Counts{client.Delta("like", -1)}, Floor: client.Floor(0)},
 	}, client.WriteOptions{})
 	must(`POST /v1/ops {"ops":[{"keyspace":"posts","id":"1","add":{"like":1}},{"user":"9","add":{"like":-1},"floor":0}]}`, err)
-	if len(result.Results) != 2 || result.Results[0].ID != 1 || result.Results[1].ID != 9 || len(result.Results[1].Added) != 1 {
+	if len(result.Results) != 2 || result.Results[0].ID != client.Number(1) || result.Results[1].ID != client.Number(9) || len(result.Results[1].Added) != 1 {
 		t.Errorf("results %+v", result.Results)
 	}
 	answer = `{"followees":["2","3"],"cursor":"3"}`
-	followees, next, err := c.Feeds().Followees(t.Context(), 7, "", 2, client.ReadOptions{})
+	followees, next, err := c.Feeds().Followees(t.Context(), client.Number(7), "", 2, client.ReadOptions{})
 	must("GET /v1/feed/7/followees ", err)
-	if len(followees) != 2 || followees[1] != 3 || next != "3" {
+	if len(followees) != 2 || followees[1] != client.Number(3) || next != "3" {
 		t.Errorf("followees %v, then %q", followees, next)
 	}
 }

@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 
@@ -14,6 +16,8 @@ type Keyspace struct {
 	Kind    string   `json:"kind"`
 	Columns []string `json:"columns"` // in the order of a row
 	Shards  int      `json:"shards"`
+	// IDs is "text" if ids are texts, and "" if they are numbers.
+	IDs string `json:"ids,omitempty"`
 	// Sharding is "hash", or "" for "modulo".
 	Sharding string `json:"sharding,omitempty"`
 	// Warning is the server's warning about the shape of a new keyspace.
@@ -45,6 +49,18 @@ type GrowingShard struct {
 	// parts serve).
 	State string `json:"state"`
 	Since string `json:"since,omitempty"` // when it was committed, RFC 3339; "" if unknown
+}
+
+// ErrNotNumber is returned for an id that is no number, in a keyspace whose ids are numbers.
+var ErrNotNumber = errors.New(`not an unsigned 64-bit integer; a keyspace made with "ids":"text" takes any text`)
+
+// ParseID returns the id with a text if the keyspace takes it.
+func (k Keyspace) ParseID(text string) (ID, error) {
+	id, err := ParseID(text)
+	if _, number := id.Number(); k.IDs == "" && (err != nil || !number) {
+		return ID{}, fmt.Errorf("%q is %w", text, ErrNotNumber)
+	}
+	return id, err
 }
 
 // Numbered returns the columns by number, with "" for dropped ones.

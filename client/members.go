@@ -129,7 +129,7 @@ type MembersPage struct {
 // List reads a page of the members of a row. cursor is the Cursor of the previous page, or ""
 // for the first page. With limit 0, the server uses its default.
 func (m Members) List(ctx context.Context, id ID, cursor string, limit int, o ReadOptions) (MembersPage, error) {
-	return readAt[MembersPage](ctx, m.c, m.path+"/"+id.String(), pageQuery(cursor, limit), o)
+	return readAt[MembersPage](ctx, m.c, m.path+"/"+id.path(), pageQuery(cursor, limit), o)
 }
 
 // RowOfMember is one line of a member's list.
@@ -148,7 +148,7 @@ type RowsOfMember struct {
 
 // Of reads a page of the rows that a member is in. cursor and limit are as in List.
 func (m Members) Of(ctx context.Context, member ID, cursor string, limit int, o ReadOptions) (RowsOfMember, error) {
-	return readAt[RowsOfMember](ctx, m.c, m.path+"/of/"+member.String(), pageQuery(cursor, limit), o)
+	return readAt[RowsOfMember](ctx, m.c, m.path+"/of/"+member.path(), pageQuery(cursor, limit), o)
 }
 
 // pageQuery returns a query for a page of a list; zero values are left out.

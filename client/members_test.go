@@ -15,31 +15,31 @@ import (
 func TestMembers(t *testing.T) {
 	ctx, c := t.Context(), dial(t, nodetest.New(t).URL)
 	likes := c.Members("posts", "like")
-	for _, want := range []client.MemberOutcome{{Member: 7, Changed: true, Count: 1}, {Member: 7, Changed: false, Count: 1}, {Member: 8, Changed: true, Count: 2}} {
-		got, err := likes.Add(ctx, 1, want.Member)
-		if err != nil || got.MemberOutcome != want || got.ID != 1 || got.Token == "" {
+	for _, want := range []client.MemberOutcome{{Member: client.Number(7), Changed: true, Count: 1}, {Member: client.Number(7), Changed: false, Count: 1}, {Member: client.Number(8), Changed: true, Count: 2}} {
+		got, err := likes.Add(ctx, client.Number(1), want.Member)
+		if err != nil || got.MemberOutcome != want || got.ID != client.Number(1) || got.Token == "" {
 			t.Fatalf("got %+v, %v, want %+v", got, err, want)
 		}
 	}
-	if got, err := likes.Remove(ctx, 1, 8); err != nil || got.MemberOutcome != (client.MemberOutcome{Member: 8, Changed: true, Count: 1}) {
+	if got, err := likes.Remove(ctx, client.Number(1), client.Number(8)); err != nil || got.MemberOutcome != (client.MemberOutcome{Member: client.Number(8), Changed: true, Count: 1}) {
 		t.Fatalf("got %+v, %v", got, err)
 	}
-	if got, err := likes.Check(ctx, 7, []client.ID{1, 2, 1}, client.ReadOptions{Consistency: "linearizable"}); err != nil || !slices.Equal(got, []bool{true, false, true}) {
+	if got, err := likes.Check(ctx, client.Number(7), []client.ID{client.Number(1), client.Number(2), client.Number(1)}, client.ReadOptions{Consistency: "linearizable"}); err != nil || !slices.Equal(got, []bool{true, false, true}) {
 		t.Fatalf("got %v, %v", got, err)
 	}
-	copied, err := likes.Copy(ctx, []client.MemberOp{{ID: 1, Member: 9}}, client.WriteOptions{})
+	copied, err := likes.Copy(ctx, []client.MemberOp{{ID: client.Number(1), Member: client.Number(9)}}, client.WriteOptions{})
 	if err != nil || len(copied.Results) != 1 || copied.Results[0].Count != 1 || !copied.Results[0].Changed {
 		t.Fatalf("got %+v, %v", copied, err)
 	}
-	quiet, err := likes.Change(ctx, []client.MemberOp{{ID: 2, Member: 7}, {ID: 1, Member: 9, Leave: true}}, client.WriteOptions{Quiet: true})
+	quiet, err := likes.Change(ctx, []client.MemberOp{{ID: client.Number(2), Member: client.Number(7)}, {ID: client.Number(1), Member: client.Number(9), Leave: true}}, client.WriteOptions{Quiet: true})
 	if err != nil || quiet.Applied != 2 || quiet.Results != nil {
 		t.Fatalf("got %+v, %v", quiet, err)
 	}
-	page, err := likes.List(ctx, 1, "", 0, client.ReadOptions{})
-	if err != nil || page.ID != 1 || page.Count != 0 || len(page.Members) != 1 || page.Members[0].Member != 7 || page.Members[0].At.IsZero() {
+	page, err := likes.List(ctx, client.Number(1), "", 0, client.ReadOptions{})
+	if err != nil || page.ID != client.Number(1) || page.Count != 0 || len(page.Members) != 1 || page.Members[0].Member != client.Number(7) || page.Members[0].At.IsZero() {
 		t.Fatalf("got %+v, %v", page, err)
 	}
-	if _, err := c.Members("posts", "likes").Add(ctx, 1, 7); err == nil {
+	if _, err := c.Members("posts", "likes").Add(ctx, client.Number(1), client.Number(7)); err == nil {
 		t.Error("a column that is not there was accepted")
 	}
 }
@@ -49,24 +49,24 @@ func TestMembersIterate(t *testing.T) {
 	ctx, c := t.Context(), dial(t, nodetest.New(t).URL)
 	likes := c.Members("posts", "like")
 	var ops []client.MemberOp
-	for n := range client.ID(client.MembersPageMax + 500) {
-		ops = append(ops, client.MemberOp{ID: 1, Member: n}, client.MemberOp{ID: 10 + n, Member: 7})
+	for n := range uint64(client.MembersPageMax + 500) {
+		ops = append(ops, client.MemberOp{ID: client.Number(1), Member: client.Number(n)}, client.MemberOp{ID: client.Number(10 + n), Member: client.Number(7)})
 	}
 	if _, err := likes.Change(ctx, ops, client.WriteOptions{Quiet: true}); err != nil {
 		t.Fatal(err)
 	}
-	next := client.ID(client.MembersPageMax + 499)
-	for m, err := range likes.All(ctx, 1, client.ReadOptions{}) {
-		if err != nil || m.Member != next {
+	next := client.MembersPageMax + 499
+	for m, err := range likes.All(ctx, client.Number(1), client.ReadOptions{}) {
+		if err != nil || m.Member != client.Number(uint64(next)) {
 			t.Fatalf("got %+v, %v, want %d", m, err, next)
 		}
 		next--
 	}
-	if next != ^client.ID(0) {
+	if next != -1 {
 		t.Errorf("%d members are missing", next+1)
 	}
 	rows := 0
-	for row, err := range likes.AllOf(ctx, 7, client.ReadOptions{}) {
+	for row, err := range likes.AllOf(ctx, client.Number(7), client.ReadOptions{}) {
 		if err != nil || row.At.IsZero() {
 			t.Fatal(err)
 		}
@@ -77,7 +77,7 @@ func TestMembersIterate(t *testing.T) {
 	if rows != 1200 {
 		t.Errorf("%d rows", rows)
 	}
-	for _, err := range c.Members("nope", "like").All(ctx, 1, client.ReadOptions{}) {
+	for _, err := range c.Members("nope", "like").All(ctx, client.Number(1), client.ReadOptions{}) {
 		var refused *client.Error
 		if !errors.As(err, &refused) || refused.Code != "unknown_keyspace" {
 			t.Errorf("the error is %v", err)
@@ -86,7 +86,7 @@ func TestMembersIterate(t *testing.T) {
 }
 
 func TestMembersAmongOps(t *testing.T) {
-	text, err := json.Marshal(client.KeyspaceOp{Keyspace: "posts", ID: 1, Member: &client.KeyspaceMember{Column: "like", Member: 7}})
+	text, err := json.Marshal(client.KeyspaceOp{Keyspace: "posts", ID: client.Number(1), Member: &client.KeyspaceMember{Column: "like", Member: client.Number(7)}})
 	if want := `{"keyspace":"posts","column":"like","id":"1","member":"7","set":true}`; err != nil || string(text) != want {
 		t.Errorf("got %s, %v, want %s", text, err, want)
 	}
@@ -96,7 +96,7 @@ func TestMembersAmongOps(t *testing.T) {
 		sent = string(body)
 		return &nodetest.Fault{Status: 400, Code: "invalid_argument"}
 	}
-	_, _ = dial(t, server.URL).GetManyOf(t.Context(), "posts", 7, []client.ID{1}, []string{"like"}, client.ReadOptions{})
+	_, _ = dial(t, server.URL).GetManyOf(t.Context(), "posts", client.Number(7), []client.ID{client.Number(1)}, []string{"like"}, client.ReadOptions{})
 	if want := `{"ids":["1"],"columns":["like"],"member":"7"}`; sent != want {
 		t.Errorf("sent %s, want %s", sent, want)
 	}
@@ -105,7 +105,7 @@ func TestMembersAmongOps(t *testing.T) {
 		t.Errorf("got %+v, %v", row, err)
 	}
 	var result client.OpResult
-	if err := json.Unmarshal([]byte(`{"id":"1","member":"7","changed":true,"count":13}`), &result); err != nil || result.MemberOutcome == nil || *result.MemberOutcome != (client.MemberOutcome{Member: 7, Changed: true, Count: 13}) {
+	if err := json.Unmarshal([]byte(`{"id":"1","member":"7","changed":true,"count":13}`), &result); err != nil || result.MemberOutcome == nil || *result.MemberOutcome != (client.MemberOutcome{Member: client.Number(7), Changed: true, Count: 13}) {
 		t.Errorf("got %+v, %v", result, err)
 	}
 	if err := json.Unmarshal([]byte(`{"id":"1","counts":{"like":1}}`), &result); err != nil || fmt.Sprint(result.Counts) != "[{like 1}]" {

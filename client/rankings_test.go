@@ -10,7 +10,7 @@ import (
 
 func TestRankings(t *testing.T) {
 	ctx, c := t.Context(), dial(t, nodetest.New(t).URL)
-	for id, likes := range map[client.ID]int64{7: 3, 8: 9, 1<<64 - 1: 9} {
+	for id, likes := range map[client.ID]int64{client.Number(7): 3, client.Number(8): 9, client.Number(1<<64 - 1): 9} {
 		if _, err := c.Incr(ctx, "posts", id, client.Count{Column: "like", Value: likes}); err != nil {
 			t.Fatal(err)
 		}
@@ -19,7 +19,7 @@ func TestRankings(t *testing.T) {
 	if err != nil || hot.Window != "1m" || hot.Since.IsZero() || hot.OthersAtMost != 9 || len(hot.Results) != 2 {
 		t.Fatalf("got %+v, %v", hot, err)
 	}
-	for i, id := range []client.ID{8, 1<<64 - 1} {
+	for i, id := range []client.ID{client.Number(8), client.Number(1<<64 - 1)} {
 		likes, _ := hot.Results[i].Counts.Get("like")
 		if got := hot.Results[i]; got.ID != id || got.Gained != 9 || got.Error != 0 || likes != 9 {
 			t.Errorf("row %d: %+v", i, got)
@@ -30,7 +30,7 @@ func TestRankings(t *testing.T) {
 	for _, row := range top {
 		ids = append(ids, row.ID)
 	}
-	if want := []client.ID{8, 1<<64 - 1, 7}; err != nil || !slices.Equal(ids, want) {
+	if want := []client.ID{client.Number(8), client.Number(1<<64 - 1), client.Number(7)}; err != nil || !slices.Equal(ids, want) {
 		t.Errorf("top %v, %v, want %v", ids, err, want)
 	}
 	if _, err := c.Hot(ctx, "posts", "like", "2h", 0, client.ReadOptions{}); err == nil {

@@ -55,11 +55,11 @@ func diesInAWrite(t *testing.T) (addr string, writes *atomic.Int32) {
 func TestAWriteThatKilledItsServerIsUnknown(t *testing.T) {
 	for name, write := range map[string]func(*client.Client, client.WriteOptions) error{
 		"with a body": func(c *client.Client, o client.WriteOptions) error {
-			_, err := c.IncrMany(t.Context(), "posts", []client.Op{{ID: 1, Cells: client.Counts{like(1)}}}, o)
+			_, err := c.IncrMany(t.Context(), "posts", []client.Op{{ID: client.Number(1), Cells: client.Counts{like(1)}}}, o)
 			return err
 		},
 		"without": func(c *client.Client, o client.WriteOptions) error {
-			_, err := c.Delete(t.Context(), "posts", 1, o)
+			_, err := c.Delete(t.Context(), "posts", client.Number(1), o)
 			return err
 		},
 	} {
@@ -67,7 +67,7 @@ func TestAWriteThatKilledItsServerIsUnknown(t *testing.T) {
 			t.Run(name+", "+kind, func(t *testing.T) {
 				addr, writes := diesInAWrite(t)
 				c := dial(t, addr)
-				if _, err := c.Get(t.Context(), "posts", 1, client.ReadOptions{}); err != nil {
+				if _, err := c.Get(t.Context(), "posts", client.Number(1), client.ReadOptions{}); err != nil {
 					t.Fatal(err)
 				}
 				if err := write(c, o); !errors.Is(err, client.ErrUnknown) {

@@ -20,6 +20,11 @@ func floored(count, delta int64) int64 {
 	return max(count+delta, min(count, 0))
 }
 
+func number(id client.ID) uint64 {
+	n, _ := id.Number()
+	return n
+}
+
 // The ops of Sums lead to the same counts as the increments one by one, even at a floor and from
 // any initial count.
 func TestSumsAtAFloor(t *testing.T) {
@@ -27,17 +32,17 @@ func TestSumsAtAFloor(t *testing.T) {
 	for range 2000 {
 		var s client.Sums
 		start := random.Int64N(20) - 5
-		want := map[client.ID]int64{1: start, 2: start}
+		want := map[client.ID]int64{client.Number(1): start, client.Number(2): start}
 		for range random.IntN(12) {
-			id, delta := client.ID(1+random.IntN(2)), random.Int64N(15)-7
+			id, delta := client.Number(1+random.Uint64N(2)), random.Int64N(15)-7
 			s.Add(id, client.Counts{like(delta)})
 			want[id] = floored(want[id], delta)
 		}
-		got := map[client.ID]int64{1: start, 2: start}
+		got := map[client.ID]int64{client.Number(1): start, client.Number(2): start}
 		for _, op := range s.Ops() {
 			got[op.ID] = floored(got[op.ID], op.Cells[0].Value)
 		}
-		if got[1] != want[1] || got[2] != want[2] {
+		if got[client.Number(1)] != want[client.Number(1)] || got[client.Number(2)] != want[client.Number(2)] {
 			t.Fatalf("from %d, %v give %v, want %v", start, s.Ops(), got, want)
 		}
 	}
@@ -64,7 +69,7 @@ func TestWriterAtAFloor(t *testing.T) {
 	w := writerOf(t, server, client.WriterConfig{InFlight: 8, BatchOps: 3})
 	random, want := rand.New(rand.NewPCG(2, 29)), map[client.ID]int64{}
 	for n := range 3000 {
-		id, delta := client.ID(1+random.IntN(20)), random.Int64N(15)-7
+		id, delta := client.Number(1+random.Uint64N(20)), random.Int64N(15)-7
 		if err := w.Add(t.Context(), "posts", id, like(delta)); err != nil {
 			t.Fatal(err)
 		}
@@ -76,8 +81,8 @@ func TestWriterAtAFloor(t *testing.T) {
 		t.Fatal(err)
 	}
 	for id, count := range want {
-		if got := server.Row(uint64(id))[2]; got != count {
-			t.Errorf("row %d is %d, want %d", id, got, count)
+		if got := server.Row(number(id))[2]; got != count {
+			t.Errorf("row %s is %d, want %d", id, got, count)
 		}
 	}
 }

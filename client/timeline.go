@@ -18,12 +18,12 @@ type PostResult struct {
 
 // AddPost adds a post to the outbox of an author and counts it in the author's posts.
 func (c *Client) AddPost(ctx context.Context, author, post ID, o WriteOptions) (PostResult, error) {
-	return writeAt[PostResult](ctx, c, http.MethodPost, "/v1/outbox/"+author.String(), map[string]ID{"id": post}, o)
+	return writeAt[PostResult](ctx, c, http.MethodPost, "/v1/outbox/"+author.path(), map[string]ID{"id": post}, o)
 }
 
 // RemovePost removes a post from the outbox of an author and from the author's posts.
 func (c *Client) RemovePost(ctx context.Context, author, post ID, o WriteOptions) (PostResult, error) {
-	return writeAt[PostResult](ctx, c, http.MethodDelete, "/v1/outbox/"+author.String()+"/"+post.String(), nil, o)
+	return writeAt[PostResult](ctx, c, http.MethodDelete, "/v1/outbox/"+author.path()+"/"+post.path(), nil, o)
 }
 
 // Post is a post on a page.
@@ -66,7 +66,7 @@ func (q *PostQuery) values() url.Values {
 
 // Outbox reads posts of an author.
 func (c *Client) Outbox(ctx context.Context, author ID, q PostQuery, o ReadOptions) (PostPage, error) {
-	answer, err := readAt[PostPage](ctx, c, "/v1/outbox/"+author.String(), q.values(), o)
+	answer, err := readAt[PostPage](ctx, c, "/v1/outbox/"+author.path(), q.values(), o)
 	for i := range answer.Posts {
 		answer.Posts[i].Author = author
 	}
@@ -75,5 +75,5 @@ func (c *Client) Outbox(ctx context.Context, author ID, q PostQuery, o ReadOptio
 
 // Timeline reads posts of a user's followees.
 func (c *Client) Timeline(ctx context.Context, user ID, q PostQuery, o ReadOptions) (PostPage, error) {
-	return readAt[PostPage](ctx, c, "/v1/timeline/"+user.String(), q.values(), o)
+	return readAt[PostPage](ctx, c, "/v1/timeline/"+user.path(), q.values(), o)
 }

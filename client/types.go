@@ -2,59 +2,109 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
-// ID names a row. Its JSON form is a string, because not every JSON reader keeps numbers beyond
-// 2^53 exact. ID also accepts an integer.
-type ID uint64
+// IDBytesMax bounds the bytes of a text id.
+const IDBytesMax = 128
 
-// ErrBadID is returned for a text that is not an unsigned 64-bit integer in decimal digits,
-// without a sign or leading zeros.
-var ErrBadID = errors.New("not an unsigned 64-bit integer")
-
-// ParseID parses an id's decimal form. Each id has one form: ParseID and the server refuse 007.
-func ParseID(text string) (ID, error) {
-	id, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("%q is %w", text, ErrBadID)
-	}
-	if len(text) > 1 && text[0] == '0' {
-		return 0, fmt.Errorf("%q is %w: it has leading zeros", text, ErrBadID)
-	}
-	return ID(id), nil
+// ID names a row, a user or a member. It is a number or, in a keyspace with text ids, any text. Number and ParseID
+// make IDs; the zero ID is the number 0. IDs are comparable: the text of a number's decimal digits is that number. The
+// JSON form is a string, because not every JSON reader keeps numbers beyond 2^53 exact. ID also accepts an integer.
+type ID struct {
+	number uint64
+	text   string // "" for a number
 }
 
-func (id ID) String() string { return strconv.FormatUint(uint64(id), 10) }
+// ErrBadID is returned for a text that cannot be an id.
+var ErrBadID = errors.New("not a text of 1 to 128 bytes of UTF-8")
+
+// Number returns the ID of a number.
+func Number(n uint64) ID { return ID{number: n} }
+
+// ParseID returns the ID with a text. Each number has one form: 007 is a text that is no number, which only a keyspace
+// with text ids takes.
+func ParseID(text string) (ID, error) {
+	if number, err := strconv.ParseUint(text, 10, 64); err == nil && (len(text) == 1 || text[0] != '0') {
+		return ID{number: number}, nil
+	}
+	if text == "" || len(text) > IDBytesMax || !utf8.ValidString(text) {
+		return ID{}, fmt.Errorf("%q is %w", text, ErrBadID)
+	}
+	return ID{text: text}, nil
+}
+
+// Number returns the number, and false if the id is no number.
+func (id ID) Number() (n uint64, ok bool) { return id.number, id.text == "" }
+
+// Compare orders numbers by value, and texts behind them by their bytes.
+func (id ID) Compare(other ID) int {
+	return cmp.Or(strings.Compare(id.text, other.text), cmp.Compare(id.number, other.number))
+}
+
+// path returns the id as a part of a path.
+func (id ID) path() string { return url.PathEscape(id.String()) }
+
+func (id ID) String() string {
+	if id.text != "" {
+		return id.text
+	}
+	return strconv.FormatUint(id.number, 10)
+}
 
 // MarshalJSON writes the id as a string.
 func (id ID) MarshalJSON() ([]byte, error) { return id.appendJSON(nil), nil }
 
 func (id ID) appendJSON(dst []byte) []byte {
+	if id.text != "" {
+		return appendText(dst, id.text)
+	}
 	dst = append(dst, '"')
-	dst = strconv.AppendUint(dst, uint64(id), 10)
+	dst = strconv.AppendUint(dst, id.number, 10)
 	return append(dst, '"')
 }
 
-// UnmarshalJSON reads a string or an integer.
-func (id *ID) UnmarshalJSON(text []byte) error {
-	if n := len(text); n >= 2 && text[0] == '"' && text[n-1] == '"' {
-		text = text[1 : n-1]
+// UnmarshalJSON reads a string or an integer. The empty string, by which an answer shows an id whose name was erased,
+// becomes the number 0.
+func (id *ID) UnmarshalJSON(form []byte) error {
+	text := string(form)
+	if n := len(form); n >= 2 && form[0] == '"' && form[n-1] == '"' {
+		var err error
+		if text, err = unquoted(form); err != nil || text == "" {
+			*id = ID{}
+			return err
+		}
+	} else if number, err := strconv.ParseUint(text, 10, 64); err != nil {
+		return fmt.Errorf("%s is %w, nor an unsigned 64-bit integer", form, ErrBadID)
+	} else {
+		*id = Number(number)
+		return nil
 	}
-	parsed, err := ParseID(string(text))
-	*id = parsed
-	return err
+	return id.UnmarshalText([]byte(text))
 }
 
-// MarshalText writes the decimal form, for ids that are keys of an object.
-func (id ID) MarshalText() ([]byte, error) { return strconv.AppendUint(nil, uint64(id), 10), nil }
+// unquoted returns the text of a JSON string.
+func unquoted(text []byte) (string, error) {
+	if plain := text[1 : len(text)-1]; bytes.IndexByte(plain, '\\') < 0 {
+		return string(plain), nil
+	}
+	var plain string
+	err := json.Unmarshal(text, &plain)
+	return plain, err
+}
 
-// UnmarshalText reads the decimal form.
+// MarshalText writes the id's text, for ids that are keys of an object.
+func (id ID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
 func (id *ID) UnmarshalText(text []byte) error {
 	parsed, err := ParseID(string(text))
 	*id = parsed

@@ -36,7 +36,7 @@ type ResetResult struct {
 
 // Unread reads a user's own unread numbers, without notices, dots and the feed.
 func (c *Client) Unread(ctx context.Context, user ID, o ReadOptions) (UserCounts, error) {
-	return readAt[UserCounts](ctx, c, "/v1/unread/"+user.String(), nil, o)
+	return readAt[UserCounts](ctx, c, "/v1/unread/"+user.path(), nil, o)
 }
 
 // IncrUnread is like IncrMany, but for users' own unread numbers. The ID of each op and result is
@@ -57,7 +57,7 @@ func (c *Client) ResetSeen(ctx context.Context, user ID, seen Counts, o WriteOpt
 }
 
 func (c *Client) resetUnread(ctx context.Context, user ID, body any, o WriteOptions) (ResetResult, error) {
-	return writeAt[ResetResult](ctx, c, http.MethodPost, "/v1/unread/"+user.String()+"/reset", body, o)
+	return writeAt[ResetResult](ctx, c, http.MethodPost, "/v1/unread/"+user.path()+"/reset", body, o)
 }
 
 // Poll is everything that one user polls for.
@@ -78,7 +78,7 @@ func (c *Client) Poll(ctx context.Context, user ID, channels, dots []string, o R
 	if len(dots) > 0 {
 		query.Set("dots", strings.Join(dots, ","))
 	}
-	answer, err := readAt[Poll](ctx, c, "/v1/poll/"+user.String(), query, o)
+	answer, err := readAt[Poll](ctx, c, "/v1/poll/"+user.path(), query, o)
 	answer.User = user
 	return answer, err
 }
@@ -96,7 +96,7 @@ func (c *Client) PollMany(ctx context.Context, users []ID, channels, dots []stri
 func namePath(kind, name string) string { return "/v1/" + kind + "/" + url.PathEscape(name) }
 
 func userPath(kind, name string, user ID) string {
-	return namePath(kind, name) + "/users/" + user.String()
+	return namePath(kind, name) + "/users/" + user.path()
 }
 
 // numberQuery returns a query with the number n, or nil if n is nil.

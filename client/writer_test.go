@@ -92,7 +92,7 @@ func TestWriterCountsOnceUnderFaults(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, uint64(g+2)))
 			for i := range adds {
 				id, n := random.Uint64N(rows), random.Int64N(7)-2
-				if err := w.Add(t.Context(), "posts", client.ID(id), like(n)); err != nil {
+				if err := w.Add(t.Context(), "posts", client.Number(id), like(n)); err != nil {
 					t.Error(err)
 					return
 				}
@@ -161,12 +161,12 @@ func TestWriterMergesWhatWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	add(1, like(1))
+	add(client.Number(1), like(1))
 	g.await(t, 1) // the batch is in flight; the later increments queue
 	for range 1000 {
-		add(1, like(1))
-		add(2, like(-2), client.Count{Column: "view", Value: 3})
-		add(3, client.Count{Column: "view", Value: 1})
+		add(client.Number(1), like(1))
+		add(client.Number(2), like(-2), client.Count{Column: "view", Value: 3})
+		add(client.Number(3), client.Count{Column: "view", Value: 1})
 	}
 	close(g.opened)
 	if err := w.Flush(t.Context()); err != nil {
@@ -188,12 +188,12 @@ func TestWriterIsBounded(t *testing.T) {
 			server := nodetest.New(t)
 			g := gated(server)
 			w := writerOf(t, server, client.WriterConfig{InFlight: 1, BatchOps: 2, WaitingOpsMax: 2, FailWhenFull: fails})
-			if err := w.Add(t.Context(), "posts", 1, like(1)); err != nil {
+			if err := w.Add(t.Context(), "posts", client.Number(1), like(1)); err != nil {
 				t.Fatal(err)
 			}
 			g.await(t, 1)
-			for id := client.ID(2); id <= 3; id++ {
-				if err := w.Add(t.Context(), "posts", id, like(1)); err != nil {
+			for id := range uint64(2) {
+				if err := w.Add(t.Context(), "posts", client.Number(2+id), like(1)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -203,15 +203,15 @@ func TestWriterIsBounded(t *testing.T) {
 			if fails {
 				want = client.ErrFull
 			}
-			if err := w.Add(ctx, "posts", 4, like(1)); !errors.Is(err, want) {
+			if err := w.Add(ctx, "posts", client.Number(4), like(1)); !errors.Is(err, want) {
 				t.Fatalf("the error is %v, want %v", err, want)
 			}
-			if err := w.Add(t.Context(), "posts", 3, like(1)); err != nil {
+			if err := w.Add(t.Context(), "posts", client.Number(3), like(1)); err != nil {
 				t.Fatalf("what merges needs no room: %v", err)
 			}
 			blocked := make(chan error, 1)
 			if !fails {
-				go func() { blocked <- w.Add(t.Context(), "posts", 5, like(1)) }()
+				go func() { blocked <- w.Add(t.Context(), "posts", client.Number(5), like(1)) }()
 			} else {
 				blocked <- nil
 			}
@@ -257,7 +257,7 @@ func TestWriterReportsWhatFailed(t *testing.T) {
 			var failures []client.Failure
 			w := writerOf(t, server, client.WriterConfig{InFlight: 1, RetryFor: 20 * time.Millisecond,
 				OnFailure: func(f client.Failure) { failures = append(failures, f) }})
-			for _, err := range []error{w.Add(t.Context(), "posts", 1, c.add), w.Add(t.Context(), "users", 2, client.Count{Column: "posts", Value: 5})} {
+			for _, err := range []error{w.Add(t.Context(), "posts", client.Number(1), c.add), w.Add(t.Context(), "users", client.Number(2), client.Count{Column: "posts", Value: 5})} {
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -266,7 +266,7 @@ func TestWriterReportsWhatFailed(t *testing.T) {
 			if err == nil || errors.Is(err, client.ErrUnknown) != c.unknown {
 				t.Fatalf("the error is %v", err)
 			}
-			if len(failures) != 1 || failures[0].Op.ID != 1 || !slices.Equal(failures[0].Op.Cells, client.Counts{c.add}) ||
+			if len(failures) != 1 || failures[0].Op.ID != client.Number(1) || !slices.Equal(failures[0].Op.Cells, client.Counts{c.add}) ||
 				failures[0].Keyspace != "posts" || errors.Is(failures[0].Err, client.ErrUnknown) != c.unknown {
 				t.Fatalf("failures are %+v", failures)
 			}
@@ -287,8 +287,8 @@ func TestWriterOutlivesAForgottenName(t *testing.T) {
 	producers := inTurn(server, "Countd-Producer")
 	w := writerOf(t, server, client.WriterConfig{InFlight: 3, BatchOps: 2})
 	for round := range 3 {
-		for id := range client.ID(20) {
-			if err := w.Add(t.Context(), "posts", id, like(1)); err != nil {
+		for id := range uint64(20) {
+			if err := w.Add(t.Context(), "posts", client.Number(id), like(1)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -329,7 +329,7 @@ func TestWriterRenumbersWhatWasNotCounted(t *testing.T) {
 		return &nodetest.Fault{Status: 429, Code: "overloaded"}
 	}
 	w := writerOf(t, server, client.WriterConfig{InFlight: 2, BatchOps: 1})
-	for _, id := range []client.ID{4, 8} {
+	for _, id := range []client.ID{client.Number(4), client.Number(8)} {
 		if err := w.Add(t.Context(), "posts", id, like(1)); err != nil {
 			t.Fatal(err)
 		}
@@ -362,8 +362,8 @@ func TestWriterReportsWhatARepeatDoesNotKnow(t *testing.T) {
 	told := map[client.ID]bool{} // whether as unknown
 	w := writerOf(t, server, client.WriterConfig{InFlight: 1,
 		OnFailure: func(f client.Failure) { told[f.Op.ID] = errors.Is(f.Err, client.ErrUnknown) }})
-	for id := range client.ID(10) { // row 0 makes one batch, the others the next
-		if err := w.Add(t.Context(), "posts", id, like(1)); err != nil {
+	for id := range uint64(10) { // row 0 makes one batch, the others the next
+		if err := w.Add(t.Context(), "posts", client.Number(id), like(1)); err != nil {
 			t.Fatal(err)
 		}
 		if id == 0 {
@@ -375,7 +375,7 @@ func TestWriterReportsWhatARepeatDoesNotKnow(t *testing.T) {
 		t.Fatal("a sum that was not counted is not told")
 	}
 	// Rows 4 and 8 share a shard with an overflow, and so do rows 1, 5 and 9.
-	want := map[client.ID]bool{1: true, 4: true, 5: true, 8: true, 9: true}
+	want := map[client.ID]bool{client.Number(1): true, client.Number(4): true, client.Number(5): true, client.Number(8): true, client.Number(9): true}
 	if !maps.Equal(told, want) {
 		t.Errorf("told %v, want %v", told, want)
 	}
@@ -394,7 +394,7 @@ func TestWriterDoesNotRenumberWhatMayHaveCounted(t *testing.T) {
 		return nil
 	}
 	w := writerOf(t, server, client.WriterConfig{})
-	if err := w.Add(t.Context(), "posts", 1, like(1)); err != nil {
+	if err := w.Add(t.Context(), "posts", client.Number(1), like(1)); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Flush(t.Context()); !errors.Is(err, client.ErrUnknown) {
@@ -426,8 +426,8 @@ func TestWriterStaysInTheWindow(t *testing.T) {
 		return nil
 	}
 	w := writerOf(t, server, client.WriterConfig{InFlight: 4, BatchOps: 1})
-	for id := range client.ID(200) {
-		if err := w.Add(t.Context(), "posts", id, like(1)); err != nil {
+	for id := range uint64(200) {
+		if err := w.Add(t.Context(), "posts", client.Number(id), like(1)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -446,8 +446,8 @@ func TestWriterClose(t *testing.T) {
 	g := gated(server)
 	var failed atomic.Int64
 	w := writerOf(t, server, client.WriterConfig{InFlight: 1, BatchOps: 1, OnFailure: func(client.Failure) { failed.Add(1) }})
-	for id := range client.ID(3) {
-		if err := w.Add(t.Context(), "posts", id, like(1)); err != nil {
+	for id := range uint64(3) {
+		if err := w.Add(t.Context(), "posts", client.Number(id), like(1)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -457,7 +457,7 @@ func TestWriterClose(t *testing.T) {
 	if err := w.Close(ctx); !errors.Is(err, context.Canceled) || failed.Load() != 3 {
 		t.Fatalf("the error is %v, %d rows failed", err, failed.Load())
 	}
-	if err := w.Add(t.Context(), "posts", 1, like(1)); !errors.Is(err, client.ErrClosed) {
+	if err := w.Add(t.Context(), "posts", client.Number(1), like(1)); !errors.Is(err, client.ErrClosed) {
 		t.Fatalf("Add after Close: %v", err)
 	}
 	if err := w.Close(t.Context()); err != nil {
@@ -480,7 +480,7 @@ func TestWriterRefuses(t *testing.T) {
 	w := writerOf(t, server, client.WriterConfig{})
 	for name, deltas := range map[string]client.Counts{"none": nil, "a column twice": {like(1), like(2)}} {
 		t.Run(name, func(t *testing.T) {
-			if err := w.Add(t.Context(), "posts", 1, deltas...); !errors.Is(err, client.ErrBadDelta) {
+			if err := w.Add(t.Context(), "posts", client.Number(1), deltas...); !errors.Is(err, client.ErrBadDelta) {
 				t.Fatalf("the error is %v", err)
 			}
 		})
@@ -491,27 +491,27 @@ func TestWriterRefuses(t *testing.T) {
 // order.
 func TestSums(t *testing.T) {
 	var s client.Sums
-	s.Add(1, client.Counts{like(math.MaxInt64)})
-	s.Add(2, client.Counts{like(1)})
-	s.Add(1, client.Counts{{Column: "view", Value: 1}, like(1)})
-	s.Add(1, client.Counts{{Column: "view", Value: 1}})
-	s.Add(1, client.Counts{like(-5)})
-	s.Add(1, client.Counts{like(-1)})
+	s.Add(client.Number(1), client.Counts{like(math.MaxInt64)})
+	s.Add(client.Number(2), client.Counts{like(1)})
+	s.Add(client.Number(1), client.Counts{{Column: "view", Value: 1}, like(1)})
+	s.Add(client.Number(1), client.Counts{{Column: "view", Value: 1}})
+	s.Add(client.Number(1), client.Counts{like(-5)})
+	s.Add(client.Number(1), client.Counts{like(-1)})
 	want := []client.Op{
-		{ID: 1, Cells: client.Counts{like(math.MaxInt64)}},
-		{ID: 2, Cells: client.Counts{like(1)}},
-		{ID: 1, Cells: client.Counts{{Column: "view", Value: 2}, like(1)}},
-		{ID: 1, Cells: client.Counts{like(-6)}},
+		{ID: client.Number(1), Cells: client.Counts{like(math.MaxInt64)}},
+		{ID: client.Number(2), Cells: client.Counts{like(1)}},
+		{ID: client.Number(1), Cells: client.Counts{{Column: "view", Value: 2}, like(1)}},
+		{ID: client.Number(1), Cells: client.Counts{like(-6)}},
 	}
-	s.Add(3, client.Counts{like(math.MinInt64)})
-	s.Add(3, client.Counts{like(0)})
-	s.Add(3, client.Counts{like(-1)})
-	s.Add(4, client.Counts{like(-1)})
-	s.Add(4, client.Counts{like(math.MinInt64 + 1)}) // the lowest sum that fits
+	s.Add(client.Number(3), client.Counts{like(math.MinInt64)})
+	s.Add(client.Number(3), client.Counts{like(0)})
+	s.Add(client.Number(3), client.Counts{like(-1)})
+	s.Add(client.Number(4), client.Counts{like(-1)})
+	s.Add(client.Number(4), client.Counts{like(math.MinInt64 + 1)}) // the lowest sum that fits
 	want = append(want,
-		client.Op{ID: 3, Cells: client.Counts{like(math.MinInt64)}},
-		client.Op{ID: 3, Cells: client.Counts{like(-1)}},
-		client.Op{ID: 4, Cells: client.Counts{like(math.MinInt64)}},
+		client.Op{ID: client.Number(3), Cells: client.Counts{like(math.MinInt64)}},
+		client.Op{ID: client.Number(3), Cells: client.Counts{like(-1)}},
+		client.Op{ID: client.Number(4), Cells: client.Counts{like(math.MinInt64)}},
 	)
 	if got := s.Ops(); s.Len() != len(want) || fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Fatalf("ops are %v, want %v", got, want)

@@ -183,7 +183,7 @@ func (w *Writer) failAll(b *batch, ops []Op, err error) {
 func (w *Writer) fail(b *batch, op Op, err error) {
 	w.mu.Lock()
 	if w.mu.failed == nil {
-		w.mu.failed = fmt.Errorf("cannot count row %d of %s: %w", op.ID, b.keyspace, err)
+		w.mu.failed = fmt.Errorf("cannot count row %s of %s: %w", op.ID, b.keyspace, err)
 	}
 	w.mu.Unlock()
 	if w.cfg.OnFailure != nil {

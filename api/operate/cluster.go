@@ -123,9 +123,14 @@ func MigrateCold(until context.Context, c *Call, body *struct {
 		}
 	}
 	if body.Before != nil {
-		if order.Before = uint64(*body.Before); order.Before == 0 {
+		number, is := body.Before.Number()
+		switch {
+		case !is:
+			return nil, invalid("before", strictjson.NotUint64)
+		case number == 0:
 			return nil, invalid("before", "no id is below 0")
 		}
+		order.Before = number
 	}
 	if body.OlderThan != nil {
 		switch seconds := *body.OlderThan; {

@@ -41,7 +41,7 @@ func TestCallsOfClient(t *testing.T) {
 		t.Errorf("nodes: %+v, %v after %q", nodes, err, seen)
 	}
 	seen, keys = nil, nil
-	written, err := a.CorrectMany(t.Context(), "posts", []client.Op{{ID: 1}}, client.WriteOptions{Quiet: true})
+	written, err := a.CorrectMany(t.Context(), "posts", []client.Op{{ID: client.Number(1)}}, client.WriteOptions{Quiet: true})
 	if err != nil || written.Applied != 1 || len(keys) != 2 || keys[0] == "" || keys[0] != keys[1] {
 		t.Errorf("corrections: %+v, %v after the keys %q", written, err, keys)
 	}

@@ -24,8 +24,8 @@ func members(t *testing.T, s *nodetest.Server) (n int) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	for id := range client.ID(10) {
-		for _, err := range c.Members("posts", "like").All(t.Context(), id, client.ReadOptions{}) {
+	for id := range uint64(10) {
+		for _, err := range c.Members("posts", "like").All(t.Context(), client.Number(id), client.ReadOptions{}) {
 			if err != nil {
 				t.Fatal(err)
 			}

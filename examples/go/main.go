@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strconv"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -34,7 +35,7 @@ type site struct {
 // newPostID returns an id whose high bits are the current second, so that posts of similar age have
 // similar ids and can move to disk together. One process returns no id twice.
 func (s *site) newPostID() client.ID {
-	return client.ID(time.Now().Unix()-515483463)<<22 | client.ID(s.made.Add(1)%(1<<22))
+	return client.Number(uint64(time.Now().Unix()-515483463)<<22 | uint64(s.made.Add(1)%(1<<22)))
 }
 
 func (s *site) publish(ctx context.Context, me client.ID, _ *http.Request) (any, error) {
@@ -120,11 +121,11 @@ func (s *site) badge(ctx context.Context, me client.ID, _ *http.Request) (any, e
 
 // seen subtracts the number of likes that I was shown, so that later likes stay unread.
 func (s *site) seen(ctx context.Context, me client.ID, r *http.Request) (any, error) {
-	shown, err := client.ParseID(r.PathValue("likes"))
+	shown, err := strconv.ParseInt(r.PathValue("likes"), 10, 64)
 	if err != nil {
 		return nil, err
 	}
-	left, err := s.db.ResetSeen(ctx, me, client.Counts{client.Delta("like", int64(shown))}, client.WriteOptions{})
+	left, err := s.db.ResetSeen(ctx, me, client.Counts{client.Delta("like", shown)}, client.WriteOptions{})
 	likes, _ := left.Counts.Get("like")
 	return map[string]int64{"likes": likes}, err
 }

@@ -127,7 +127,7 @@ func stormWrite(stop context.Context, db *client.Client, gained map[string]count
 	zipf := rand.NewZipf(rng, stormSkew, 1, stormIDs-1)
 	ops := make([]client.Op, 0, stormSweep)
 	add := func(rank uint64, like, view int64) {
-		id := client.ID(stormFirst + rank)
+		id := client.Number(stormFirst + rank)
 		ops = append(ops, client.Op{ID: id, Cells: client.Counts{{Column: "like", Value: like}, {Column: "view", Value: view}}})
 		gained["like"][id] += like
 		gained["view"][id] += view
@@ -189,7 +189,7 @@ func (s *zipfStorm) end() map[string]counts {
 
 // ranked returns the ids, sorted by count, largest first.
 func (c counts) ranked() []client.ID {
-	return slices.SortedFunc(maps.Keys(c), func(a, b client.ID) int { return cmp.Or(cmp.Compare(c[b], c[a]), cmp.Compare(a, b)) })
+	return slices.SortedFunc(maps.Keys(c), func(a, b client.ID) int { return cmp.Or(cmp.Compare(c[b], c[a]), a.Compare(b)) })
 }
 
 func checkHottest(t *testing.T, c *proctest.Cluster, column string, exact counts) {
@@ -208,17 +208,17 @@ func checkHottest(t *testing.T, c *proctest.Cluster, column string, exact counts
 			for i, r := range hot.Results {
 				listed[r.ID] = true
 				if off := r.Gained - exact[r.ID]; max(off, -off) > r.Error {
-					t.Errorf("%s: id %d gained %d with the error %d, exactly %d", at, r.ID, r.Gained, r.Error, exact[r.ID])
+					t.Errorf("%s: id %s gained %d with the error %d, exactly %d", at, r.ID, r.Gained, r.Error, exact[r.ID])
 				}
 				if count, _ := r.Counts.Get(column); count != exact[r.ID] {
-					t.Errorf("%s: id %d has the count %d, exactly %d", at, r.ID, count, exact[r.ID])
+					t.Errorf("%s: id %s has the count %d, exactly %d", at, r.ID, count, exact[r.ID])
 				}
 				if i > 0 && r.Gained > hot.Results[i-1].Gained {
 					t.Errorf("%s: row %d is out of order", at, i)
 				}
 			}
 			if other := slices.IndexFunc(ranked, func(id client.ID) bool { return !listed[id] }); exact[ranked[other]] > hot.OthersAtMost {
-				t.Errorf("%s: id %d gained %d, others at most %d", at, ranked[other], exact[ranked[other]], hot.OthersAtMost)
+				t.Errorf("%s: id %s gained %d, others at most %d", at, ranked[other], exact[ranked[other]], hot.OthersAtMost)
 			}
 			tenth := exact[ranked[9]]
 			if least := hot.Results[hotRows-1].Gained; hot.OthersAtMost == least || hot.OthersAtMost >= tenth {
@@ -248,7 +248,7 @@ func checkTop(t *testing.T, c *proctest.Cluster, column string, exact counts) {
 			}
 			for i, row := range top {
 				if count, _ := row.Counts.Get(column); row.ID != want[i] || count != exact[row.ID] {
-					t.Errorf("%s of %s, %s: place %d has id %d with %d, want %d with %d", column, n.Name, consistency, i+1, row.ID, count, want[i], exact[want[i]])
+					t.Errorf("%s of %s, %s: place %d has id %s with %d, want %s with %d", column, n.Name, consistency, i+1, row.ID, count, want[i], exact[want[i]])
 				}
 			}
 		}

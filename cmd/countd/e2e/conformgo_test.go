@@ -167,10 +167,10 @@ var goCalls = map[string]func(a *goArgs) (any, error){
 	"scan": func(a *goArgs) (any, error) {
 		var rows []client.Row
 		keyspace := a.text()
-		for after := (*client.ID)(nil); ; {
-			page, err := a.c.Scan(a.ctx, keyspace, after, a.with().PageRows, nil, a.with().read)
-			rows, after = append(rows, page.Rows...), page.Next
-			if err != nil || after == nil {
+		for cursor := ""; ; {
+			page, err := a.c.Scan(a.ctx, keyspace, cursor, a.with().PageRows, nil, a.with().read)
+			rows, cursor = append(rows, page.Rows...), page.Cursor
+			if err != nil || cursor == "" {
 				return rows, err
 			}
 		}

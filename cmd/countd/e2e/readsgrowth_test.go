@@ -23,11 +23,12 @@ func TestReadsDuringGrowth(t *testing.T) {
 	beside(t)
 	c := proctest.NewCluster(t, bin, proctest.Options{Shards: oneShard})
 	at, db := c.Nodes()[0], clientOf(t, c.Nodes()...)
-	const rows, reader = 2000, client.ID(7)
+	const rows = 2000
+	reader := client.Number(7)
 	var ids []client.ID
 	text := "id,like\n"
 	for i := range rows {
-		ids = append(ids, client.ID(i*i+1))
+		ids = append(ids, client.Number(uint64(i*i+1)))
 		text += fmt.Sprintf("%d,%d\n", i*i+1, i+1)
 	}
 	csv := filepath.Join(t.TempDir(), "rows.csv")
@@ -37,17 +38,18 @@ func TestReadsDuringGrowth(t *testing.T) {
 	at.MustCtl("import", csv)
 	var authors []client.ID
 	var posts []client.Post // newest first
-	for author := client.ID(20); author < 30; author++ {
+	for n := uint64(20); n < 30; n++ {
+		author := client.Number(n)
 		authors = append(authors, author)
-		for i := range client.ID(12) {
-			id := 1_000_000 + author + 10*i
+		for i := range uint64(12) {
+			id := client.Number(1_000_000 + n + 10*i)
 			if _, err := db.AddPost(t.Context(), author, id, client.WriteOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			posts = append(posts, client.Post{ID: id, Author: author})
 		}
 	}
-	slices.SortFunc(posts, func(a, b client.Post) int { return int(b.ID) - int(a.ID) })
+	slices.SortFunc(posts, func(a, b client.Post) int { return b.ID.Compare(a.ID) })
 	if _, err := db.Feeds().Follow(t.Context(), reader, authors, client.WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -55,15 +57,15 @@ func TestReadsDuringGrowth(t *testing.T) {
 	checks := map[string]func() error{
 		"a scan": func() error {
 			var got []client.ID
-			for after := (*client.ID)(nil); ; {
-				page, err := db.Scan(t.Context(), "posts", after, 37, nil, linearizableRead)
+			for cursor := ""; ; {
+				page, err := db.Scan(t.Context(), "posts", cursor, 37, nil, linearizableRead)
 				if err != nil {
 					return err
 				}
 				for _, row := range page.Rows {
 					got = append(got, row.ID)
 				}
-				if after = page.Next; after == nil {
+				if cursor = page.Cursor; cursor == "" {
 					break
 				}
 			}
@@ -82,7 +84,7 @@ func TestReadsDuringGrowth(t *testing.T) {
 			top, err := db.Top(t.Context(), "posts", "like", 50, linearizableRead)
 			for i, row := range top {
 				if want := ids[rows-1-i]; row.ID != want {
-					return fmt.Errorf("place %d has id %d, want %d", i, row.ID, want)
+					return fmt.Errorf("place %d has id %s, want %s", i, row.ID, want)
 				}
 			}
 			if err == nil && len(top) != 50 {

@@ -36,7 +36,7 @@ func (m *timelineModel) timeline(user client.ID) (all []client.Post) {
 		}
 	}
 	slices.SortFunc(all, func(a, b client.Post) int {
-		return cmp.Or(-cmp.Compare(a.ID, b.ID), cmp.Compare(a.Author, b.Author))
+		return cmp.Or(b.ID.Compare(a.ID), a.Author.Compare(b.Author))
 	})
 	return all
 }
@@ -114,11 +114,11 @@ func clientOf(t *testing.T, nodes ...*proctest.Member) *client.Client {
 // one key, until the outcome is known.
 func (r *timelineRun) act() {
 	r.t.Helper()
-	author, user := client.ID(1+r.rand.IntN(timelineAuthors)), client.ID(100+r.rand.IntN(timelineUsers))
+	author, user := client.Number(1+r.rand.Uint64N(timelineAuthors)), client.Number(100+r.rand.Uint64N(timelineUsers))
 	posts := r.model.posts[author]
 	switch kind := r.rand.IntN(10); {
 	case kind < 5:
-		id := client.ID(timelinePost + timelineStep*r.rand.IntN(1000))
+		id := client.Number(timelinePost + timelineStep*r.rand.Uint64N(1000))
 		if !slices.Contains(posts, id) {
 			posts = append(posts, id)
 		}
@@ -154,7 +154,7 @@ func (r *timelineRun) publish(author client.ID, posts []client.ID, write func(cl
 	for range 1 + r.rand.IntN(2) {
 		answer, err := write(client.WriteOptions{Key: fmt.Sprintf("key %d", r.keys)})
 		if err != nil || answer.Posts != int64(len(posts)) {
-			r.t.Fatalf("author %d has %d posts, %v, want %d", author, answer.Posts, err, len(posts))
+			r.t.Fatalf("author %s has %d posts, %v, want %d", author, answer.Posts, err, len(posts))
 		}
 	}
 	r.model.posts[author] = posts
@@ -162,16 +162,18 @@ func (r *timelineRun) publish(author client.ID, posts []client.ID, write func(cl
 
 func (r *timelineRun) check() {
 	r.t.Helper()
-	for user := client.ID(100); user < 100+timelineUsers; user++ {
+	for n := range uint64(timelineUsers) {
+		user := client.Number(100 + n)
 		if got, want := r.pages(user), r.model.timeline(user); !slices.EqualFunc(got, want, samePost) {
-			r.t.Fatalf("the timeline of user %d is %v, want %v", user, got, want)
+			r.t.Fatalf("the timeline of user %s is %v, want %v", user, got, want)
 		}
 	}
-	for author := client.ID(1); author <= timelineAuthors; author++ {
+	for n := range uint64(timelineAuthors) {
+		author := client.Number(1 + n)
 		row, err := r.http.Get(r.t.Context(), "users", author, linearizableRead)
 		got, _ := row.Counts.Get("posts")
 		if want := int64(len(r.model.posts[author])); err != nil || got != want {
-			r.t.Fatalf("author %d counts %d posts, %v, want %d", author, got, err, want)
+			r.t.Fatalf("author %s counts %d posts, %v, want %d", author, got, err, want)
 		}
 	}
 }
@@ -217,14 +219,14 @@ func TestPostOfAStar(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	const star, post = 1, timelinePost
+	star, post := client.Number(1), client.Number(timelinePost)
 	pages := func(want bool) {
 		t.Helper()
 		for sample := range 300 {
-			user := client.ID(1 + sample*followers/300)
+			user := client.Number(uint64(1 + sample*followers/300))
 			page, err := c.Timeline(t.Context(), user, client.PostQuery{Limit: 1}, linearizableRead)
 			if err != nil || slices.ContainsFunc(page.Posts, func(p client.Post) bool { return p.ID == post && p.Author == star }) != want {
-				t.Fatalf("the page of user %d is %v, %v; want the post: %v", user, page.Posts, err, want)
+				t.Fatalf("the page of user %s is %v, %v; want the post: %v", user, page.Posts, err, want)
 			}
 		}
 	}

@@ -25,7 +25,7 @@ type starRun struct {
 	http      *client.Client
 	followers int
 	keys      int
-	last      client.ID   // id of the newest post
+	last      uint64      // id of the newest post
 	posts     []client.ID // newest first
 }
 
@@ -45,11 +45,11 @@ func TestPostOfAStarThroughFaults(t *testing.T) {
 	}
 	r.http = clientOf(t, r.c.Nodes()...)
 	for i := range r.followers {
-		followees := []client.ID{star}
+		followees := []client.ID{client.Number(star)}
 		for other := range 20 {
-			followees = append(followees, client.ID(starFollowee0+(i*13+other)%500))
+			followees = append(followees, client.Number(uint64(starFollowee0+(i*13+other)%500)))
 		}
-		if _, err := r.http.Feeds().Follow(t.Context(), client.ID(starFollower0+i), followees, client.WriteOptions{}); err != nil {
+		if _, err := r.http.Feeds().Follow(t.Context(), client.Number(uint64(starFollower0+i)), followees, client.WriteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -91,9 +91,10 @@ func TestPostOfAStarThroughFaults(t *testing.T) {
 func (r *starRun) publish() {
 	r.Helper()
 	r.last += timelineStep
-	r.posts = slices.Insert(r.posts, 0, r.last)
+	id := client.Number(r.last)
+	r.posts = slices.Insert(r.posts, 0, id)
 	r.write("publish", func(o client.WriteOptions) (client.PostResult, error) {
-		return r.http.AddPost(r.Context(), star, r.last, o)
+		return r.http.AddPost(r.Context(), client.Number(star), id, o)
 	})
 }
 
@@ -103,7 +104,7 @@ func (r *starRun) remove(at int) {
 	id := r.posts[at]
 	r.posts = slices.Delete(r.posts, at, at+1)
 	r.write("remove", func(o client.WriteOptions) (client.PostResult, error) {
-		return r.http.RemovePost(r.Context(), star, id, o)
+		return r.http.RemovePost(r.Context(), client.Number(star), id, o)
 	})
 }
 
@@ -124,7 +125,7 @@ func (r *starRun) check() {
 	r.Helper()
 	want := r.posts[:min(starPage, len(r.posts))]
 	for i := range r.followers {
-		user := client.ID(starFollower0 + i)
+		user := client.Number(uint64(starFollower0 + i))
 		var page client.PostPage
 		eventually(r.T, "all shards can be read", func() bool { // repeat the read while a shard has no leader
 			var err error
@@ -133,8 +134,8 @@ func (r *starRun) check() {
 			}
 			return len(page.UnreadableShards) == 0
 		})
-		if !slices.EqualFunc(page.Posts, want, func(p client.Post, id client.ID) bool { return p.ID == id && p.Author == star }) {
-			r.Fatalf("the page of user %d is %v, want %v", user, page.Posts, want)
+		if !slices.EqualFunc(page.Posts, want, func(p client.Post, id client.ID) bool { return p.ID == id && p.Author == client.Number(star) }) {
+			r.Fatalf("the page of user %s is %v, want %v", user, page.Posts, want)
 		}
 	}
 }

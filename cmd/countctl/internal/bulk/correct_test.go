@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/countd/countd/client"
 )
 
 // shards is a model of the shards of countd, which accept or refuse numbered writes. A shard
@@ -81,7 +83,7 @@ func (s *shards) run(killed bool) error {
 func (s *shards) drifts(before []Drift) (all []Drift) {
 	for id := range uint64(6) {
 		for column := range 2 {
-			d := Drift{ID: id, Column: column, Add: -s.rows[Drift{ID: id, Column: column}]}
+			d := Drift{ID: client.Number(id), Column: column, Add: -s.rows[Drift{ID: client.Number(id), Column: column}]}
 			if d.Add != 0 && (before == nil || slices.Contains(before, d)) {
 				all = append(all, d)
 			}
@@ -105,7 +107,7 @@ func (w *runWriter) Add(_ context.Context, column int, number uint64, adds []Dri
 	for shard := range w.taken {
 		part := sent{shard: shard, column: column, number: number}
 		for _, d := range adds {
-			if int(d.ID)%len(w.taken) == shard {
+			if numberOf(d.ID)%len(w.taken) == shard {
 				part.adds = append(part.adds, d)
 			}
 		}
@@ -133,13 +135,13 @@ func TestCorrectionsOnce(t *testing.T) {
 		}
 		for id := range uint64(6) {
 			for column := range 2 {
-				s.rows[Drift{ID: id, Column: column}] = int64(rapid.IntRange(-2, 2).Draw(t, "drift"))
+				s.rows[Drift{ID: client.Number(id), Column: column}] = int64(rapid.IntRange(-2, 2).Draw(t, "drift"))
 			}
 		}
 		for range rapid.IntRange(0, 4).Draw(t, "runs") {
 			_ = s.run(true)
 			if rapid.Bool().Draw(t, "drifts anew") {
-				s.rows[Drift{ID: uint64(rapid.IntRange(0, 5).Draw(t, "id"))}] += int64(rapid.IntRange(10, 12).Draw(t, "by")) // by at least 10, so that the row still has a drift: a row without a drift gets no fence
+				s.rows[Drift{ID: client.Number(uint64(rapid.IntRange(0, 5).Draw(t, "id")))}] += int64(rapid.IntRange(10, 12).Draw(t, "by")) // by at least 10, so that the row still has a drift: a row without a drift gets no fence
 			}
 		}
 		s.runs = max(s.runs, 6)      // no other run begins during the last runs
@@ -184,7 +186,7 @@ func TestClockAhead(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	w := &numbers{upTo: uint64(now.AddDate(5, 0, 0).UnixNano())}
 	run := NewCorrection(w, now)
-	drifts := []Drift{{ID: 1, Add: 5}, {ID: 1, Column: 1, Add: 2}, {ID: 2, Add: -1}}
+	drifts := []Drift{{ID: client.Number(1), Add: 5}, {ID: client.Number(1), Column: 1, Add: 2}, {ID: client.Number(2), Add: -1}}
 	if err := run.Fence(t.Context(), drifts); err != nil {
 		t.Fatal(err)
 	}
@@ -211,14 +213,15 @@ func TestClockAhead(t *testing.T) {
 func TestParts(t *testing.T) {
 	var drifts []Drift
 	for id := range uint64(2*correctionMax + 7) {
+		id++
 		for column := range 3 {
-			drifts = append(drifts, Drift{ID: id, Column: column, Add: 1})
+			drifts = append(drifts, Drift{ID: client.Number(id), Column: column, Add: 1})
 		}
 	}
-	found, last := 0, ^uint64(0)
+	found, last := 0, client.ID{}
 	for part := range parts(drifts) {
 		if part[0].ID == last || len(part) >= correctionMax+3 {
-			t.Errorf("%d from row %d on", len(part), part[0].ID)
+			t.Errorf("%d from row %s on", len(part), part[0].ID)
 		}
 		found, last = found+len(part), part[len(part)-1].ID
 	}

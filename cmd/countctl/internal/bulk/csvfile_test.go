@@ -6,6 +6,7 @@ import (
 	"encoding/csv"
 	"errors"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/bulk"
 )
 
@@ -108,7 +110,7 @@ func TestWriterAndReader(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, err := range []error{w.Texts("id", "like"), w.Row(1<<64-1, []int64{-1 << 63}), w.Row(0, []int64{0})} {
+			for _, err := range []error{w.Texts("id", "like"), w.Row(client.Number(math.MaxUint64), []int64{-1 << 63}), w.Row(client.Number(0), []int64{0})} {
 				if err != nil {
 					t.Fatal(err)
 				}

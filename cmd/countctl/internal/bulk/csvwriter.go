@@ -9,12 +9,13 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/internal/program"
 )
 
 const writeBufferSize = 256 << 10
 
-// CSVWriter writes a CSV file of ids and integers. The file appears under its name only when Commit
+// CSVWriter writes a CSV file of ids, texts and integers. The file appears under its name only when Commit
 // has written it completely. Its methods must not be called concurrently.
 type CSVWriter struct {
 	name     string
@@ -47,8 +48,8 @@ func NewCSVWriter(name string, out io.Writer) *CSVWriter {
 }
 
 // Row writes an id and its values.
-func (w *CSVWriter) Row(id uint64, values []int64) error {
-	w.line = strconv.AppendUint(w.line[:0], id, 10)
+func (w *CSVWriter) Row(id client.ID, values []int64) error {
+	w.line = appendField(w.line[:0], id.String())
 	for _, v := range values {
 		w.line = append(w.line, ',')
 		w.line = strconv.AppendInt(w.line, v, 10)
@@ -56,10 +57,26 @@ func (w *CSVWriter) Row(id uint64, values []int64) error {
 	return w.flushLine()
 }
 
-// Texts writes a line of texts that need no quotes, such as column names, numbers and times.
+// Texts writes a line of texts.
 func (w *CSVWriter) Texts(texts ...string) error {
-	w.line = append(w.line[:0], strings.Join(texts, ",")...)
+	w.line = w.line[:0]
+	for i, text := range texts {
+		if i > 0 {
+			w.line = append(w.line, ',')
+		}
+		w.line = appendField(w.line, text)
+	}
 	return w.flushLine()
+}
+
+// appendField appends a text, in quotes if CSV needs them.
+func appendField(dst []byte, text string) []byte {
+	if text != "" && !strings.ContainsAny(text, "\",\r\n") && text[0] != ' ' && text[0] != '\t' {
+		return append(dst, text...)
+	}
+	dst = append(dst, '"')
+	dst = append(dst, strings.ReplaceAll(text, `"`, `""`)...)
+	return append(dst, '"')
 }
 
 func (w *CSVWriter) flushLine() error {

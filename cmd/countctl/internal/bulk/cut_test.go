@@ -30,7 +30,7 @@ func TestCuts(t *testing.T) {
 		newCut := func(number int, before Position) *cut {
 			next := &cut{before: before, after: Position{Line: before.Line + rows, Rows: before.Rows + rows}}
 			for range rows {
-				next.add(increment{id: client.ID(number), deltas: client.Counts{{Column: "like", Value: 1}}})
+				next.add(increment{id: client.Number(uint64(number)), deltas: client.Counts{{Column: "like", Value: 1}}})
 			}
 			return next
 		}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/countd/countd/client"
 )
 
 // SourcePosition is the position of a message in a partition of a source.
@@ -45,7 +47,7 @@ func ParsePosition(text string) (SourcePosition, error) {
 // Event is the effect of a message on one column of a row.
 type Event struct {
 	Position SourcePosition
-	ID       uint64
+	ID       client.ID
 	Column   int // index of the column in the compared columns
 	Set      bool
 	Value    int64
@@ -61,7 +63,7 @@ type Window struct {
 
 // Row is a row as the server has it.
 type Row struct {
-	ID     uint64
+	ID     client.ID
 	Counts []int64 // counts of the compared columns
 	Shard  int
 }
@@ -74,7 +76,7 @@ type DriftReader interface {
 	Past(ctx context.Context, partition uint32, from SourcePosition) (events []Event, next SourcePosition, err error)
 	// Rows returns rows in the order of ids, and the windows of their shards. Without ids
 	// it returns the windows of all shards.
-	Rows(ctx context.Context, ids []uint64) (rows []Row, shards map[int][]Window, err error)
+	Rows(ctx context.Context, ids []client.ID) (rows []Row, shards map[int][]Window, err error)
 	// Wait waits a moment, or until ctx ends.
 	Wait(ctx context.Context) error
 }
@@ -88,7 +90,7 @@ var errMovedBack = errors.New("the source was moved back meanwhile: begin again"
 
 // Drift is a column of a row that differs from the truth.
 type Drift struct {
-	ID     uint64
+	ID     client.ID
 	Column int
 	Want   int64 // count that the row should have had when Row was read
 	Row    int64
@@ -97,10 +99,10 @@ type Drift struct {
 
 // Result is the result of Compare.
 type Result struct {
-	Compared  int      // rows
-	Differ    int      // rows
-	Drifts    []Drift  // sorted by id and column
-	Unsettled []uint64 // rows that had a message in the window at every try, so that Compare could not judge them
+	Compared  int         // rows
+	Differ    int         // rows
+	Drifts    []Drift     // sorted by id and column
+	Unsettled []client.ID // rows that had a message in the window at every try, so that Compare could not judge them
 
 	comparison *comparison
 }
@@ -114,15 +116,15 @@ const (
 // counts.
 type Truth struct {
 	columns int
-	offsets map[uint64]int // by id: index of the row's first column in counts
+	offsets map[client.ID]int // by id: index of the row's first column in counts
 	counts  []int64
 }
 
 // NewTruth returns a truth without rows, for rows with this number of columns.
-func NewTruth(columns int) *Truth { return &Truth{columns: columns, offsets: map[uint64]int{}} }
+func NewTruth(columns int) *Truth { return &Truth{columns: columns, offsets: map[client.ID]int{}} }
 
 // Row returns the counts of a row. It adds the row if it is missing.
-func (t *Truth) Row(id uint64) []int64 {
+func (t *Truth) Row(id client.ID) []int64 {
 	i, there := t.offsets[id]
 	if !there {
 		i = len(t.counts)
@@ -133,7 +135,7 @@ func (t *Truth) Row(id uint64) []int64 {
 }
 
 // Has reports whether the truth has a row.
-func (t *Truth) Has(id uint64) bool {
+func (t *Truth) Has(id client.ID) bool {
 	_, there := t.offsets[id]
 	return there
 }
@@ -147,7 +149,7 @@ type comparison struct {
 	truth  *Truth
 	next   map[uint32]SourcePosition // by partition: position from which Past reads next
 	low    map[uint32]SourcePosition // by partition: the truth has all messages below this position
-	late   map[uint64][]late         // by row: messages that were read but are not in the truth
+	late   map[client.ID][]late      // by row: messages that were read but are not in the truth
 }
 
 type late struct {
@@ -175,21 +177,21 @@ type late struct {
 // the position of the truth in each partition. It is empty if the rows have no source; then
 // server.Rows must return no windows.
 func Compare(ctx context.Context, server DriftReader, truth *Truth, positions map[uint32]SourcePosition) (*Result, error) {
-	c := &comparison{server: server, truth: truth, next: map[uint32]SourcePosition{}, low: map[uint32]SourcePosition{}, late: map[uint64][]late{}}
+	c := &comparison{server: server, truth: truth, next: map[uint32]SourcePosition{}, low: map[uint32]SourcePosition{}, late: map[client.ID][]late{}}
 	if err := c.begin(ctx, positions); err != nil {
 		return nil, err
 	}
-	ids := make([]uint64, 0, truth.Len())
+	ids := make([]client.ID, 0, truth.Len())
 	for id := range truth.offsets {
 		ids = append(ids, id)
 	}
-	slices.Sort(ids)
+	slices.SortFunc(ids, client.ID.Compare)
 	return c.all(ctx, ids)
 }
 
 // Again compares the rows of r.Drifts once more.
 func (r *Result) Again(ctx context.Context) (*Result, error) {
-	var ids []uint64
+	var ids []client.ID
 	for _, d := range r.Drifts {
 		ids = append(ids, d.ID)
 	}
@@ -203,7 +205,7 @@ func (r *Result) Still(ctx context.Context) ([]Drift, error) {
 		return nil, err
 	}
 	type lack struct {
-		id     uint64
+		id     client.ID
 		column int
 	}
 	before := make(map[lack]int64, len(r.Drifts))
@@ -215,10 +217,10 @@ func (r *Result) Still(ctx context.Context) ([]Drift, error) {
 
 // all compares rows. It compares a row again, up to triesMax times, if the row had a message in the
 // window.
-func (c *comparison) all(ctx context.Context, ids []uint64) (*Result, error) {
+func (c *comparison) all(ctx context.Context, ids []client.ID) (*Result, error) {
 	out := &Result{Compared: len(ids), comparison: c}
 	for try := 0; len(ids) > 0 && try < triesMax; try++ {
-		var again []uint64
+		var again []client.ID
 		for part := range slices.Chunk(ids, max(1, rowsMax>>try)) {
 			unsettled, err := c.compare(ctx, part, out)
 			if err != nil {
@@ -233,7 +235,7 @@ func (c *comparison) all(ctx context.Context, ids []uint64) (*Result, error) {
 		}
 	}
 	out.Unsettled = ids
-	slices.SortFunc(out.Drifts, func(a, b Drift) int { return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Column, b.Column)) })
+	slices.SortFunc(out.Drifts, func(a, b Drift) int { return cmp.Or(a.ID.Compare(b.ID), cmp.Compare(a.Column, b.Column)) })
 	return out, nil
 }
 
@@ -327,7 +329,7 @@ func (e *Event) apply(count int64) (int64, error) {
 	}
 	sum := count + e.Value
 	if (sum > count) != (e.Value > 0) && e.Value != 0 {
-		return 0, fmt.Errorf("row %d: the sum of its messages leaves 64 bits at position %s", e.ID, e.Position)
+		return 0, fmt.Errorf("row %s: the sum of its messages leaves 64 bits at position %s", e.ID, e.Position)
 	}
 	if e.Floor != nil && e.Value < 0 && sum < *e.Floor {
 		return min(count, *e.Floor), nil
@@ -337,7 +339,7 @@ func (e *Event) apply(count int64) (int64, error) {
 
 // compare compares rows once, and adds the drifts to out. It returns the ids of rows that had a
 // message within the window.
-func (c *comparison) compare(ctx context.Context, ids []uint64, out *Result) (unsettled []uint64, err error) {
+func (c *comparison) compare(ctx context.Context, ids []client.ID, out *Result) (unsettled []client.ID, err error) {
 	rows, shards, err := c.server.Rows(ctx, ids)
 	if err != nil {
 		return nil, err
@@ -369,7 +371,7 @@ func (c *comparison) compare(ctx context.Context, ids []uint64, out *Result) (un
 			}
 			add := want[column] - n
 			if (add > 0) != (want[column] > n) {
-				return nil, fmt.Errorf("row %d: from %d to %d is no number of 64 bits", row.ID, n, want[column])
+				return nil, fmt.Errorf("row %s: from %d to %d is no number of 64 bits", row.ID, n, want[column])
 			}
 			differs = true
 			out.Drifts = append(out.Drifts, Drift{ID: row.ID, Column: column, Want: want[column], Row: n, Add: add})
@@ -383,7 +385,7 @@ func (c *comparison) compare(ctx context.Context, ids []uint64, out *Result) (un
 
 // wanted sets counts to the counts that a row should have at the beginning of its shard's windows.
 // If a message of the row lies within a window, settled is false and counts is not valid.
-func (c *comparison) wanted(counts []int64, id uint64, windows []Window) (settled bool, err error) {
+func (c *comparison) wanted(counts []int64, id client.ID, windows []Window) (settled bool, err error) {
 	copy(counts, c.truth.Row(id))
 	for i := range c.late[id] {
 		e := &c.late[id][i]

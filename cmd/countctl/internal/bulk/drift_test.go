@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/countd/countd/client"
 )
 
 // cluster is a model of a cluster that counts a source during a comparison. Its shards count
@@ -15,12 +17,17 @@ type cluster struct {
 	t      *rapid.T
 	queue  map[uint32][]Event
 	at     []map[uint32]uint64 // by shard and partition
-	rows   map[uint64][]int64
+	rows   map[client.ID][]int64
 	lazy   bool // goOn does nothing
 	writes uint64
 }
 
-func (c *cluster) shardOf(id uint64) int { return int(id) % len(c.at) }
+func (c *cluster) shardOf(id client.ID) int { return numberOf(id) % len(c.at) }
+
+func numberOf(id client.ID) int {
+	n, _ := id.Number()
+	return int(n)
+}
 
 // count makes a shard count up to n messages of a partition.
 func (c *cluster) count(shard int, partition uint32, n uint64) {
@@ -34,7 +41,7 @@ func (c *cluster) count(shard int, partition uint32, n uint64) {
 	}
 }
 
-func (c *cluster) row(id uint64) []int64 {
+func (c *cluster) row(id client.ID) []int64 {
 	if c.rows[id] == nil {
 		c.rows[id] = make([]int64, 2)
 	}
@@ -59,7 +66,7 @@ func (c *cluster) goOn() {
 func (c *cluster) write(partition uint32) {
 	e := Event{
 		Position: SourcePosition{Lo: uint64(len(c.queue[partition]))},
-		ID:       uint64(rapid.IntRange(0, 5).Draw(c.t, "id")), Column: rapid.IntRange(0, 1).Draw(c.t, "column"),
+		ID:       client.Number(uint64(rapid.IntRange(0, 5).Draw(c.t, "id"))), Column: rapid.IntRange(0, 1).Draw(c.t, "column"),
 		Value: int64(rapid.IntRange(-3, 5).Draw(c.t, "value")),
 	}
 	c.queue[partition] = append(c.queue[partition], e)
@@ -71,7 +78,7 @@ func (c *cluster) Past(_ context.Context, partition uint32, from SourcePosition)
 	return all[from.Lo:to], SourcePosition{Lo: to}, nil
 }
 
-func (c *cluster) Rows(_ context.Context, ids []uint64) (rows []Row, shards map[int][]Window, err error) {
+func (c *cluster) Rows(_ context.Context, ids []client.ID) (rows []Row, shards map[int][]Window, err error) {
 	shards = map[int][]Window{}
 	for s := range c.at {
 		for p := range c.queue {
@@ -106,7 +113,7 @@ func (c *cluster) Wait(context.Context) error {
 // messages. This holds whatever the row's drift was, and whatever messages were counted meanwhile.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := &cluster{t: t, queue: map[uint32][]Event{}, rows: map[uint64][]int64{}, writes: 30}
+		c := &cluster{t: t, queue: map[uint32][]Event{}, rows: map[client.ID][]int64{}, writes: 30}
 		for range rapid.IntRange(1, 3).Draw(t, "shards") {
 			c.at = append(c.at, map[uint32]uint64{})
 		}
@@ -128,9 +135,9 @@ func TestModel(t *testing.T) {
 		c.goOn()
 		for id := range uint64(6) {
 			if rapid.Bool().Draw(t, "drifted") {
-				c.row(id)[0] += int64(rapid.IntRange(-9, 9).Draw(t, "drift"))
+				c.row(client.Number(id))[0] += int64(rapid.IntRange(-9, 9).Draw(t, "drift"))
 			}
-			truth.Row(id)
+			truth.Row(client.Number(id))
 		}
 		out, err := Compare(t.Context(), c, truth, at)
 		if err != nil {
@@ -155,8 +162,8 @@ func TestModel(t *testing.T) {
 			}
 		}
 		for id := range uint64(6) {
-			for column, n := range want.Row(id) {
-				if got := c.row(id)[column]; got != n {
+			for column, n := range want.Row(client.Number(id)) {
+				if got := c.row(client.Number(id))[column]; got != n {
 					t.Fatalf("column %d of row %d is %d, want %d", column, id, got, n)
 				}
 			}
@@ -168,7 +175,7 @@ func TestModel(t *testing.T) {
 func TestUnsettled(t *testing.T) {
 	c := &hot{}
 	truth := NewTruth(1)
-	truth.Row(1)[0] = 0
+	truth.Row(client.Number(1))[0] = 0
 	out, err := Compare(t.Context(), c, truth, map[uint32]SourcePosition{0: {}})
 	if err != nil || len(out.Unsettled) != 1 || len(out.Drifts) != 0 {
 		t.Errorf("%+v, %v", out, err)
@@ -179,10 +186,10 @@ func TestUnsettled(t *testing.T) {
 type hot struct{ at uint64 }
 
 func (h *hot) Past(_ context.Context, _ uint32, from SourcePosition) ([]Event, SourcePosition, error) {
-	return []Event{{Position: from, ID: 1, Value: 1}}, SourcePosition{Lo: from.Lo + 1}, nil
+	return []Event{{Position: from, ID: client.Number(1), Value: 1}}, SourcePosition{Lo: from.Lo + 1}, nil
 }
 
-func (h *hot) Rows(_ context.Context, ids []uint64) ([]Row, map[int][]Window, error) {
+func (h *hot) Rows(_ context.Context, ids []client.ID) ([]Row, map[int][]Window, error) {
 	h.at++
 	w := map[int][]Window{0: {{From: SourcePosition{Lo: h.at}, To: SourcePosition{Lo: h.at + 1}}}}
 	var rows []Row
@@ -197,7 +204,7 @@ func (h *hot) Wait(context.Context) error { return nil }
 func TestBehindAndMovedBack(t *testing.T) {
 	h := &hot{}
 	truth := NewTruth(1)
-	truth.Row(1)
+	truth.Row(client.Number(1))
 	if _, err := Compare(t.Context(), h, truth, map[uint32]SourcePosition{0: {Lo: 1000}}); !errors.Is(err, errBehind) {
 		t.Error(err)
 	}
@@ -215,7 +222,7 @@ func TestBehindAndMovedBack(t *testing.T) {
 // back is a DriftReader whose shard moves back when rows are read.
 type back struct{ hot }
 
-func (b *back) Rows(ctx context.Context, ids []uint64) ([]Row, map[int][]Window, error) {
+func (b *back) Rows(ctx context.Context, ids []client.ID) ([]Row, map[int][]Window, error) {
 	if len(ids) > 0 {
 		b.at = 0
 	}
@@ -223,7 +230,7 @@ func (b *back) Rows(ctx context.Context, ids []uint64) ([]Row, map[int][]Window,
 }
 
 func TestReports(t *testing.T) {
-	drifts := []Drift{{ID: 1, Add: 5}, {ID: 2, Add: -7}, {ID: 3, Add: 1000}, {ID: 4, Add: math.MinInt64}}
+	drifts := []Drift{{ID: client.Number(1), Add: 5}, {ID: client.Number(2), Add: -7}, {ID: client.Number(3), Add: 1000}, {ID: client.Number(4), Add: math.MinInt64}}
 	buckets := Histogram(drifts)
 	want := []Bucket{{1, 9, 1, 1}, {1000, 9999, 0, 1}, {1e18, 9999999999999999999, 1, 0}}
 	if len(buckets) != len(want) {
@@ -234,7 +241,7 @@ func TestReports(t *testing.T) {
 			t.Errorf("bucket %+v, want %+v", b, want[i])
 		}
 	}
-	if worst := Worst(drifts, 2); len(worst) != 2 || worst[0].ID != 4 || worst[1].ID != 3 {
+	if worst := Worst(drifts, 2); len(worst) != 2 || worst[0].ID != client.Number(4) || worst[1].ID != client.Number(3) {
 		t.Errorf("%+v", worst)
 	}
 	if got := Largest(drifts); got != 1<<63 {
@@ -258,12 +265,12 @@ func TestPositions(t *testing.T) {
 func TestSetMeanwhile(t *testing.T) {
 	s := &settable{count: 1}
 	truth := NewTruth(1)
-	truth.Row(1)
+	truth.Row(client.Number(1))
 	out, err := Compare(t.Context(), s, truth, map[uint32]SourcePosition{0: {}})
 	if err != nil || len(out.Drifts) != 1 || out.Drifts[0].Add != -1 {
 		t.Fatalf("%+v, %v", out, err)
 	}
-	s.events = append(s.events, Event{ID: 1, Set: true, Value: 5})
+	s.events = append(s.events, Event{ID: client.Number(1), Set: true, Value: 5})
 	s.count = 5 + out.Drifts[0].Add
 	if out, err = out.Again(t.Context()); err != nil || len(out.Drifts) != 1 || out.Drifts[0].Add != 1 {
 		t.Fatalf("%+v, %v", out, err)
@@ -279,14 +286,14 @@ func TestSetMeanwhile(t *testing.T) {
 func TestCorrectedMeanwhile(t *testing.T) {
 	s := &settable{count: 3}
 	truth := NewTruth(1)
-	truth.Row(1)[0] = 5
+	truth.Row(client.Number(1))[0] = 5
 	out, err := Compare(t.Context(), s, truth, map[uint32]SourcePosition{0: {}})
 	if err != nil || len(out.Drifts) != 1 || out.Drifts[0].Add != 2 {
 		t.Fatalf("%+v, %v", out, err)
 	}
-	s.events = append(s.events, Event{ID: 1, Value: 7})
+	s.events = append(s.events, Event{ID: client.Number(1), Value: 7})
 	s.count += 7
-	if still, err := out.Still(t.Context()); err != nil || len(still) != 1 || still[0] != (Drift{ID: 1, Want: 12, Row: 10, Add: 2}) {
+	if still, err := out.Still(t.Context()); err != nil || len(still) != 1 || still[0] != (Drift{ID: client.Number(1), Want: 12, Row: 10, Add: 2}) {
 		t.Errorf("after a message: %+v, %v", still, err)
 	}
 	for _, by := range []int64{2, 1} {
@@ -308,7 +315,7 @@ func (s *settable) Past(_ context.Context, _ uint32, from SourcePosition) ([]Eve
 	return s.events[from.Lo:], SourcePosition{Lo: uint64(len(s.events))}, nil
 }
 
-func (s *settable) Rows(_ context.Context, ids []uint64) (rows []Row, shards map[int][]Window, err error) {
+func (s *settable) Rows(_ context.Context, ids []client.ID) (rows []Row, shards map[int][]Window, err error) {
 	at := SourcePosition{Lo: uint64(len(s.events))}
 	for _, id := range ids {
 		rows = append(rows, Row{ID: id, Counts: []int64{s.count}})

@@ -45,18 +45,20 @@ type eventParser struct {
 	timed           bool              // a row without a valid time is rejected
 	paced           bool              // the parser reads the time
 	counters        map[string]string // column of each event; "" if the event changes no column
+	ids             IDParsers
 }
 
-// newEventParser returns a parser for the columns that about names. It returns an error if the
+// newEventParser returns a parser for the columns that cfg.From names. It returns an error if the
 // header of the file lacks one of them. Whether a row without a time is bad depends on the session,
 // not on the speed of this run. If it depended on the speed, two runs could disagree about bad rows
 // and so cut the file differently.
-func newEventParser(in *CSVReader, about FileState, gone []string, speed float64) (*eventParser, error) {
+func newEventParser(in *CSVReader, cfg *FileConfig) (*eventParser, error) {
+	about := cfg.From
 	timed := about.Session.TickSeconds > 0 // the session began with a --speed other than max, so batches are cut by time
-	p := &eventParser{in: in, timed: timed, paced: timed || speed > 0, counters: map[string]string{}}
+	p := &eventParser{in: in, timed: timed, paced: timed || cfg.Speed > 0, counters: map[string]string{}, ids: cfg.IDs}
 	for _, m := range about.Columns {
 		p.counters[m.File] = m.Counter
-		if slices.Contains(gone, m.Counter) {
+		if slices.Contains(cfg.Gone, m.Counter) {
 			p.counters[m.File] = ""
 		}
 	}
@@ -74,7 +76,7 @@ func newEventParser(in *CSVReader, about FileState, gone []string, speed float64
 }
 
 func (p *eventParser) increment(record []string) (increment, error) {
-	id, err := client.ParseID(record[p.id])
+	id, err := p.ids.row(record[p.id])
 	if err != nil {
 		return increment{}, p.in.Bad("id: %v", err)
 	}

@@ -54,6 +54,7 @@ type FileConfig struct {
 	Rejects  string       // file for bad rows; if it is "", the run stops at the first bad row, or at a sum that does not fit an int64
 	State    string       // path of the progress file; "" for none
 	From     FileState    // state from which to continue; its Position is zero for the start of the file
+	IDs      IDParsers
 	// Confirm is called when all rows are handled, unless it is nil. If it returns an error, the
 	// run fails.
 	Confirm func(context.Context) error
@@ -88,7 +89,7 @@ type FileImport struct {
 // NewFileImport returns an import of a file, or an error if the file's header does not fit the
 // config.
 func NewFileImport(cfg FileConfig, in *CSVReader) (*FileImport, error) {
-	parser, err := newRowParser(in, cfg.From, nil)
+	parser, err := newRowParser(in, &cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +154,7 @@ func (im *FileImport) read(ctx context.Context) error {
 
 // parse parses a row of counts, or a row with a member and no cells.
 func (im *FileImport) parse(record []string) (row, error) {
-	if im.cfg.From.ofMembers() {
+	if im.cfg.From.OfMembers() {
 		id, member, err := im.parser.parseMember(record)
 		return row{Op: client.Op{ID: id}, member: member}, err
 	}

@@ -96,7 +96,7 @@ func TestLanesAreEven(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var rows [lanes]int
 			for i := range uint64(n) {
-				rows[laneOf(client.ID(i*step), lanes)]++
+				rows[laneOf(client.Number(i*step), lanes)]++
 			}
 			for lane, got := range rows {
 				if got < n/lanes*9/10 || got > n/lanes*11/10 {

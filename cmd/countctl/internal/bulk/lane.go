@@ -39,7 +39,7 @@ type lane struct {
 
 func (im *FileImport) newBatch() *batch {
 	b := &batch{lines: make([]int64, 0, im.cfg.Rows)}
-	if im.cfg.From.ofMembers() {
+	if im.cfg.From.OfMembers() {
 		b.members = make([]client.MemberOp, 0, im.cfg.Rows)
 	} else {
 		b.ops = make([]client.Op, 0, im.cfg.Rows)
@@ -47,11 +47,17 @@ func (im *FileImport) newBatch() *batch {
 	return b
 }
 
-// laneOf returns the lane of an id. It hashes all bits of the id, because no part of the bits is
+// laneOf returns the lane of an id. It hashes all bits of a number, because no part of the bits is
 // evenly distributed in real ids.
 func laneOf(id client.ID, lanes int) int {
 	const golden = 0x9e3779b97f4a7c15
-	lane, _ := bits.Mul64(uint64(id)*golden, uint64(lanes))
+	number, is := id.Number()
+	if !is {
+		for _, b := range []byte(id.String()) {
+			number = (number ^ uint64(b)) * golden
+		}
+	}
+	lane, _ := bits.Mul64(number*golden, uint64(lanes))
 	return int(lane)
 }
 
@@ -59,7 +65,7 @@ func laneOf(id client.ID, lanes int) int {
 // waits; it stops waiting when ctx ends.
 func (l *lane) add(ctx context.Context, one row, line int64) {
 	l.im.mark.taken(l.number, len(l.filling.lines) == 0, line)
-	if l.im.cfg.From.ofMembers() {
+	if l.im.cfg.From.OfMembers() {
 		l.filling.members = append(l.filling.members, client.MemberOp{ID: one.ID, Member: one.member})
 	} else {
 		l.filling.ops = append(l.filling.ops, one.Op)
@@ -125,7 +131,7 @@ func (l *lane) send(ctx context.Context, b *batch) error {
 func (b *batch) write(ctx context.Context, cfg *FileConfig, o client.WriteOptions) (client.WriteResult, error) {
 	from := &cfg.From
 	switch {
-	case !from.ofMembers():
+	case !from.OfMembers():
 		return cfg.Client.Set(ctx, from.Keyspace, b.ops, o)
 	case from.Kind == KindCopied:
 		return cfg.Client.Members(from.Keyspace, from.Columns[0].Counter).Copy(ctx, b.members, o)

@@ -10,7 +10,7 @@ import (
 func idsUpTo(n int) []client.ID {
 	var ids []client.ID
 	for id := range n {
-		ids = append(ids, client.ID(id))
+		ids = append(ids, client.Number(uint64(id)))
 	}
 	return ids
 }
@@ -32,15 +32,15 @@ func TestOverflowsOfAnswers(t *testing.T) {
 		want    Overflows
 		text    string
 	}{
-		"none": {[]client.ID{1, 2}, []client.WriteResult{{}}, Overflows{}, ""},
-		"refused": {[]client.ID{40, 44, 40, 48}, []client.WriteResult{refused(40, 48)},
-			Overflows{Refused: OverflowRows{3, []client.ID{40, 48}}},
+		"none": {[]client.ID{client.Number(1), client.Number(2)}, []client.WriteResult{{}}, Overflows{}, ""},
+		"refused": {[]client.ID{client.Number(40), client.Number(44), client.Number(40), client.Number(48)}, []client.WriteResult{refused(client.Number(40), client.Number(48))},
+			Overflows{Refused: OverflowRows{3, []client.ID{client.Number(40), client.Number(48)}}},
 			"not added, because the sum does not fit a signed 64-bit integer: 3 rows of id 40, 48"},
-		"unknown": {[]client.ID{7}, []client.WriteResult{unknown(7)},
-			Overflows{Unknown: OverflowRows{1, []client.ID{7}}},
+		"unknown": {[]client.ID{client.Number(7)}, []client.WriteResult{unknown(client.Number(7))},
+			Overflows{Unknown: OverflowRows{1, []client.ID{client.Number(7)}}},
 			"some not added for that cause, and the answer that named them was lost: 1 row of id 7"},
-		"two cuts": {[]client.ID{1, 2, 3}, []client.WriteResult{refused(2), refused(1, 2)},
-			Overflows{Refused: OverflowRows{3, []client.ID{2, 1}}},
+		"two cuts": {[]client.ID{client.Number(1), client.Number(2), client.Number(3)}, []client.WriteResult{refused(client.Number(2)), refused(client.Number(1), client.Number(2))},
+			Overflows{Refused: OverflowRows{3, []client.ID{client.Number(2), client.Number(1)}}},
 			"not added, because the sum does not fit a signed 64-bit integer: 3 rows of id 2, 1"},
 		"too many to name": {idsUpTo(overflowIDsMax + 5), []client.WriteResult{refused(idsUpTo(overflowIDsMax + 5)...)},
 			Overflows{Refused: OverflowRows{overflowIDsMax + 5, idsUpTo(overflowIDsMax)}},

@@ -27,8 +27,8 @@ func TestWritesAreOfOneProducer(t *testing.T) {
 	}
 	defer c.Close()
 	i := NewRedisImport(RedisConfig{Client: c, Batch: 1})
-	for id := range client.ID(2) {
-		p := &page{pattern: &Pattern{Keyspace: "posts"}, ops: []client.Op{{ID: id, Cells: client.Counts{{Column: "like", Value: 7}}}}}
+	for id := range uint64(2) {
+		p := &page{pattern: &Pattern{Keyspace: "posts"}, ops: []client.Op{{ID: client.Number(id), Cells: client.Counts{{Column: "like", Value: 7}}}}}
 		if err := i.write(t.Context(), p); err != nil {
 			t.Fatal(err)
 		}

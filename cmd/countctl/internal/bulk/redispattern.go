@@ -24,7 +24,11 @@ type Pattern struct {
 	keys   *regexp.Regexp // matches a key of the pattern, even if the text in the place of the id is no number
 	id     int            // number of the group in keys that matches the id
 	column int            // number of the group in keys that matches the column; 0 if there is none
+	texts  bool           // ids are texts
 }
+
+// TakeTexts makes the pattern take any text as an id, not only numbers.
+func (p *Pattern) TakeTexts() { p.texts = true }
 
 const (
 	idMark     = "{id}"
@@ -121,22 +125,25 @@ func (p *Pattern) Types() string {
 }
 
 // match returns the id in a key and, for a count, the column's name. ok is false for a key
-// that does not match. err is set if the id is not a number of 64 bits.
+// that does not match. err is set if the keyspace cannot have the id.
 func (p *Pattern) match(key string) (id client.ID, column string, ok bool, err error) {
 	m := p.keys.FindStringSubmatch(key)
 	if m == nil {
-		return 0, "", false, nil
+		return client.ID{}, "", false, nil
 	}
 	column = p.Column
 	if p.column > 0 {
 		column = m[p.column]
 	}
 	id, err = client.ParseID(m[p.id])
+	if _, number := id.Number(); err == nil && !number && !p.texts {
+		err = fmt.Errorf("%q is %w", m[p.id], client.ErrNotNumber)
+	}
 	return id, column, true, err
 }
 
-// hasNumber reports whether a key matches and has digits in the place of its id.
-func (p *Pattern) hasNumber(key string) bool {
+// hasID reports whether a key matches, with an id that its keyspace may have. An id of digits may be too large.
+func (p *Pattern) hasID(key string) bool {
 	m := p.keys.FindStringSubmatch(key)
-	return m != nil && m[p.id] != "" && strings.Trim(m[p.id], "0123456789") == ""
+	return m != nil && p.texts || m != nil && m[p.id] != "" && strings.Trim(m[p.id], "0123456789") == ""
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/countd/countd/client"
 )
 
 func TestPatterns(t *testing.T) {
@@ -27,13 +29,17 @@ func TestPatterns(t *testing.T) {
 			t.Fatal(err)
 		}
 		id, column, ok, err := p.match(test.key)
-		if p.glob != test.glob || ok != test.matches || err != nil || uint64(id) != test.id || column != test.column {
-			t.Errorf("%s: glob %s; %q is %d, %q, %v, %v", test.pattern, p.glob, test.key, id, column, ok, err)
+		if p.glob != test.glob || ok != test.matches || err != nil || id != client.Number(test.id) || column != test.column {
+			t.Errorf("%s: glob %s; %q is %s, %q, %v, %v", test.pattern, p.glob, test.key, id, column, ok, err)
 		}
 	}
 	p, _ := ParsePattern("post:{id}:{column}=posts")
-	if _, column, ok, err := p.match("post:x:likes"); !ok || err == nil || column != "likes" || p.hasNumber("post:x:likes") {
+	if _, column, ok, err := p.match("post:x:likes"); !ok || err == nil || column != "likes" || p.hasID("post:x:likes") {
 		t.Errorf("an id that is no number: %q, %v, %v", column, ok, err)
+	}
+	p.TakeTexts()
+	if id, column, ok, err := p.match("post:x:likes"); !ok || err != nil || id.String() != "x" || column != "likes" || !p.hasID("post:x:likes") {
+		t.Errorf("a text: %s, %q, %v, %v", id, column, ok, err)
 	}
 	p, _ = ParsePattern("x{id}=posts:like")
 	if _, _, ok, err := p.match("x\n5"); !ok || err == nil {
@@ -66,8 +72,8 @@ func FuzzPattern(f *testing.F) {
 		key := strings.NewReplacer("{id}", "42", "{column}", "c").Replace(text[:strings.LastIndexByte(text, '=')])
 		id, column, ok, err := p.match(key)
 		unclear := p.column > 0 || strings.ContainsAny(text, "0123456789") // then the key may also match with another id or column
-		if !ok || err == nil && !unclear && (id != 42 || column != p.Column) {
-			t.Fatalf("%q: key %q is %d, %q, %v, %v", text, key, id, column, ok, err)
+		if !ok || err == nil && !unclear && (id != client.Number(42) || column != p.Column) {
+			t.Fatalf("%q: key %q is %s, %q, %v, %v", text, key, id, column, ok, err)
 		}
 	})
 }

@@ -46,16 +46,16 @@ func (r *rowsOf) cellOf(key string) (cell, bool) {
 }
 
 // match matches a key with the page's pattern. If the id in the key is bad, ok is true and err is
-// set, unless another pattern matches the key with a number as the id.
+// set, unless another pattern matches the key with a possible id.
 func (r *rowsOf) match(key string) (id client.ID, column string, ok bool, err error) {
 	id, column, ok, err = r.page.pattern.match(key)
 	if err == nil {
 		return id, column, ok, nil
 	}
-	if slices.ContainsFunc(r.patterns, func(p *Pattern) bool { return p != r.page.pattern && p.hasNumber(key) }) {
-		return 0, "", false, nil
+	if slices.ContainsFunc(r.patterns, func(p *Pattern) bool { return p != r.page.pattern && p.hasID(key) }) {
+		return client.ID{}, "", false, nil
 	}
-	return 0, column, true, fmt.Errorf("the id %w", err)
+	return client.ID{}, column, true, fmt.Errorf("the id %w", err)
 }
 
 // expires records a copied key if left, its time to live, is above 0.

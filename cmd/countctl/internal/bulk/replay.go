@@ -38,9 +38,9 @@ func NewReplay(cfg FileConfig, in *CSVReader) (*Replay, error) {
 	r := &Replay{cfg: cfg, rows: rowReader{in: in, from: cfg.From.Position}, pace: pace{speed: cfg.Speed}}
 	var err error
 	if cfg.From.Kind == KindEvents {
-		r.parser, err = newEventParser(in, cfg.From, cfg.Gone, cfg.Speed)
+		r.parser, err = newEventParser(in, &cfg)
 	} else {
-		r.parser, err = newRowParser(in, cfg.From, cfg.Gone)
+		r.parser, err = newRowParser(in, &cfg)
 	}
 	if err != nil {
 		return nil, err

@@ -16,12 +16,29 @@ type rowParser struct {
 	columns []Column
 	format  Format
 	gone    []string // columns that the keyspace no longer has; their increments are left out
+	ids     IDParsers
 }
 
-// newRowParser returns a parser for the columns that about names. It returns an error if the header
+// IDParsers parse the ids in a file. A nil function takes any id.
+type IDParsers struct {
+	Row, Member func(text string) (client.ID, error)
+}
+
+func (p *IDParsers) row(text string) (client.ID, error)    { return parseID(p.Row, text) }
+func (p *IDParsers) member(text string) (client.ID, error) { return parseID(p.Member, text) }
+
+func parseID(parse func(string) (client.ID, error), text string) (client.ID, error) {
+	if parse == nil {
+		return client.ParseID(text)
+	}
+	return parse(text)
+}
+
+// newRowParser returns a parser for the columns that cfg.From names. It returns an error if the header
 // of the file lacks one of them.
-func newRowParser(in *CSVReader, about FileState, gone []string) (*rowParser, error) {
-	p := &rowParser{in: in, columns: about.Columns, format: about.Format, gone: gone}
+func newRowParser(in *CSVReader, cfg *FileConfig) (*rowParser, error) {
+	about := cfg.From
+	p := &rowParser{in: in, columns: about.Columns, format: about.Format, gone: cfg.Gone, ids: cfg.IDs}
 	var err error
 	if p.id, err = findColumn(in, about.IDColumn, "--id-column"); err != nil {
 		return p, err
@@ -55,20 +72,20 @@ func findColumn(in *CSVReader, name, flag string) (int, error) {
 }
 
 func (p *rowParser) parseMember(record []string) (id, member client.ID, err error) {
-	if id, err = client.ParseID(record[p.id]); err != nil {
-		return 0, 0, p.in.Bad("id: %v", err)
+	if id, err = p.ids.row(record[p.id]); err != nil {
+		return id, member, p.in.Bad("id: %v", err)
 	}
-	if member, err = client.ParseID(record[p.fields[0]]); err != nil {
-		return 0, 0, p.in.Bad("member: %v", err)
+	if member, err = p.ids.member(record[p.fields[0]]); err != nil {
+		return id, member, p.in.Bad("member: %v", err)
 	}
 	return id, member, nil
 }
 
 // parse parses a record's id and counts. It keeps no reference to the record.
 func (p *rowParser) parse(record []string) (client.ID, client.Counts, error) {
-	id, err := client.ParseID(record[p.id])
+	id, err := p.ids.row(record[p.id])
 	if err != nil {
-		return 0, nil, p.in.Bad("id: %v", err)
+		return id, nil, p.in.Bad("id: %v", err)
 	}
 	cells := make(client.Counts, len(p.fields))
 	for i, field := range p.fields {
@@ -82,7 +99,7 @@ func (p *rowParser) parse(record []string) (client.ID, client.Counts, error) {
 			if record[field] == "" {
 				reason += "; --empty-as-zero reads it as 0"
 			}
-			return 0, nil, p.in.Bad("%s", reason)
+			return id, nil, p.in.Bad("%s", reason)
 		}
 		cells[i].Value = value
 	}

@@ -90,9 +90,9 @@ func (s FileState) Begin(earlier FileState) FileState {
 // Adds reports whether rows are increments.
 func (s FileState) Adds() bool { return s.Kind == KindAdd || s.Kind == KindEvents }
 
-// ofMembers reports whether rows are members. In that case Columns has one element. Its File is the
+// OfMembers reports whether rows are members. In that case Columns has one element. Its File is the
 // column of the file with the members, and its Counter is the column of the keyspace with the sets.
-func (s *FileState) ofMembers() bool { return s.Kind == KindMembers || s.Kind == KindCopied }
+func (s *FileState) OfMembers() bool { return s.Kind == KindMembers || s.Kind == KindCopied }
 
 // BeginSession returns the state of a new import of increments. Its session has a new producer
 // name.

@@ -50,6 +50,23 @@ func FindKeyspace(ctx context.Context, server *client.Client, name string) (clie
 	return find(list, name)
 }
 
+// TakesIDs returns a usage error if a keyspace cannot have one of some ids. what says what they are. It asks the server
+// only if one of them is no number.
+func TakesIDs(ctx context.Context, server *client.Client, keyspace, what string, ids ...client.ID) error {
+	at := slices.IndexFunc(ids, func(id client.ID) bool {
+		_, number := id.Number()
+		return !number
+	})
+	if at < 0 {
+		return nil
+	}
+	k, err := FindKeyspace(ctx, server, keyspace)
+	if err == nil && k.IDs == "" {
+		err = Usagef("the %s %q is %v", what, ids[at].String(), client.ErrNotNumber)
+	}
+	return err
+}
+
 // FindKeyspaceNow is FindKeyspace with the list of KeyspacesNow.
 func FindKeyspaceNow(ctx context.Context, server *client.Client, name string) (client.Keyspace, error) {
 	list, err := KeyspacesNow(ctx, server)

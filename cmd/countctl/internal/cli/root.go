@@ -150,7 +150,7 @@ func flagError(_ *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {
 		if digits := unknown.GetSpecifiedShortnames(); digits != "" && strings.Trim(digits, "0123456789") == "" {
-			return Usagef("the id \"-%s\" is %v", digits, client.ErrBadID)
+			return Usagef("the id \"-%s\" is %v", digits, client.ErrNotNumber)
 		}
 	}
 	var wrong *pflag.InvalidValueError

@@ -3,53 +3,31 @@ package cli
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/client/admin"
 )
 
-// Scan calls visit with each page of a keyspace, in ascending order of id. The pages do not include
+// Scan calls visit with each page of a keyspace, in the order of client.Scan. The pages do not include
 // rows without counts. A row that changes meanwhile appears as it was when its page was read.
 func Scan(ctx context.Context, server *client.Client, keyspace string, columns []string, o client.ReadOptions, visit func(client.Page) error) error {
-	var after *client.ID
+	cursor := ""
 	for {
-		page, err := server.Scan(ctx, keyspace, after, client.ScanRowsMax, columns, o)
+		page, err := server.Scan(ctx, keyspace, cursor, client.ScanRowsMax, columns, o)
 		if err != nil {
 			return fmt.Errorf("cannot scan %s: %w", keyspace, err)
-		}
-		if err := checkOrder(after, page); err != nil {
-			return err
 		}
 		if err := visit(page); err != nil {
 			return err
 		}
-		if page.Next == nil {
+		if page.Cursor == "" {
 			return nil
 		}
-		after = page.Next
-	}
-}
-
-// checkOrder returns an error for a page that is out of order. Such a page could repeat rows, or
-// make Scan loop forever.
-func checkOrder(after *client.ID, page client.Page) error {
-	ordered := slices.IsSortedFunc(page.Rows, func(a, b client.Row) int {
-		if a.ID < b.ID {
-			return -1
+		if page.Cursor == cursor {
+			return fmt.Errorf("cannot scan %s: the server answered the cursor %s again", keyspace, cursor)
 		}
-		return 1 // equal ids are out of order too
-	})
-	if n := len(page.Rows); n > 0 {
-		ordered = ordered && (after == nil || page.Rows[0].ID > *after) &&
-			(page.Next == nil || *page.Next >= page.Rows[n-1].ID)
-	} else if page.Next != nil {
-		ordered = ordered && (after == nil || *page.Next > *after)
+		cursor = page.Cursor
 	}
-	if !ordered {
-		return fmt.Errorf("the server's page after id %v is out of order", after)
-	}
-	return nil
 }
 
 // RowsOf returns the approximate number of rows of a keyspace, as counted by the leaders of its

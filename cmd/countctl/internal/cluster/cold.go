@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -102,11 +103,11 @@ func idFlag(cmd *cobra.Command, name, text string) (uint64, error) {
 	if !cmd.Flags().Changed(name) {
 		return 0, nil
 	}
-	id, err := client.ParseID(text)
+	id, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0, cli.Usagef("--%s: %v", name, err)
+		return 0, cli.Usagef("--%s: %q is not an unsigned 64-bit integer", name, text)
 	}
-	return uint64(id), nil
+	return id, nil
 }
 
 // wholeSeconds returns an error for a duration that is below 1s or not in whole seconds, because

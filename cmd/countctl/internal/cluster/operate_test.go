@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/data"
@@ -72,8 +73,8 @@ func TestWarnings(t *testing.T) {
 			c.Groups[1].Replicas[0].Entries, c.Groups[1].Replicas[2].Entries = entries(90, 100, 5), entries(90, 100, 3)
 		}, []string{"replicas_differ"}},
 		"ids of another layout": {func(c *fakeCluster) {
-			c.Groups[1].Misfit = &admin.Misfit{ID: 1850000000000000000, Layout: "weibo", Fits: "twitter", Rows: 6}
-			c.Groups[2].Misfit = &admin.Misfit{ID: 1850000000000000001, Layout: "weibo", Rows: 4}
+			c.Groups[1].Misfit = &admin.Misfit{ID: client.Number(1850000000000000000), Layout: "weibo", Fits: "twitter", Rows: 6}
+			c.Groups[2].Misfit = &admin.Misfit{ID: client.Number(1850000000000000001), Layout: "weibo", Rows: 4}
 		}, []string{"id_layout_misfit"}},
 		"a version held":            {func(c *fakeCluster) { c.Version.Held = true }, []string{"version_held"}},
 		"a program that is another": {func(c *fakeCluster) { c.Nodes[1].Version = "2" }, []string{"versions_differ"}},
@@ -110,7 +111,7 @@ func TestWarnings(t *testing.T) {
 // better, the warning names it.
 func TestMisfitsAreWarnedOf(t *testing.T) {
 	misfit := func(rows uint64, fits string) *admin.Misfit {
-		return &admin.Misfit{ID: 1850000000000000000, Layout: "weibo", Fits: fits, Rows: rows}
+		return &admin.Misfit{ID: client.Number(1850000000000000000), Layout: "weibo", Fits: fits, Rows: rows}
 	}
 	const begins = " rows of posts, as 1850000000000000000, are not of layout weibo; "
 	for name, test := range map[string]struct {

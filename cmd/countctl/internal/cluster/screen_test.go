@@ -170,7 +170,7 @@ func TestStatusScreens(t *testing.T) {
 			for n := range 30 {
 				g := s.groups[1]
 				g.ID, g.Keyspace, g.Shard = uint32(100+n), fmt.Sprintf("a_keyspace_with_a_long_name_%d", n), 0
-				g.Misfit = &admin.Misfit{ID: 1850000000000000000, Layout: "weibo", Fits: "twitter", Rows: g.Rows - g.ColdRows}
+				g.Misfit = &admin.Misfit{ID: client.Number(1850000000000000000), Layout: "weibo", Fits: "twitter", Rows: g.Rows - g.ColdRows}
 				s.groups = append(s.groups, g)
 			}
 		}},

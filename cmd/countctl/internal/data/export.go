@@ -177,7 +177,7 @@ func exportRows(ctx context.Context, c *cli.CLI, server *client.Client, out *bul
 			if !exportValues(values, row, output.Columns) {
 				continue
 			}
-			if err := out.Row(uint64(row.ID), values); err != nil {
+			if err := out.Row(row.ID, values); err != nil {
 				return err
 			}
 			written.Add(1)

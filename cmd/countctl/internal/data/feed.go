@@ -60,7 +60,7 @@ func feedGetCommand(c *cli.CLI) *cobra.Command {
 					t.Gap()
 					t.Row("FOLLOWEE", "UNREAD")
 				}
-				for _, id := range slices.Sorted(maps.Keys(feed.Followees)) {
+				for _, id := range slices.SortedFunc(maps.Keys(feed.Followees), client.ID.Compare) {
 					t.Row(id, feed.Followees[id])
 				}
 			}, err
@@ -90,6 +90,9 @@ func feedResetCommand(c *cli.CLI) *cobra.Command {
 			}
 			if upTo != "" {
 				seen, err := parseID("post", upTo)
+				if err == nil {
+					err = cli.TakesIDs(ctx, server, "posts", "post", seen)
+				}
 				if err != nil || nobody || len(ids) > 1 {
 					return nil, nil, cmp.Or(err, cli.Usagef("feed reset takes followees, --nobody or --up-to"))
 				}

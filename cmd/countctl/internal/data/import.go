@@ -120,6 +120,7 @@ type importSource struct {
 	input    bulk.Identity // zero for standard input
 	server   *client.Client
 	keyspace client.Keyspace
+	ids      bulk.IDParsers
 	unlock   func() // unlocks the progress file; nil if there is none
 }
 
@@ -147,6 +148,12 @@ func openImport(ctx context.Context, c *cli.CLI, path string, f *importFlags) (*
 	}
 	if err == nil {
 		s.keyspace, err = cli.FindCounters(ctx, s.server, f.about.Keyspace)
+		s.ids.Row = s.keyspace.ParseID
+	}
+	if err == nil && f.about.OfMembers() {
+		var users client.Keyspace // members are users
+		users, err = cli.FindKeyspace(ctx, s.server, "users")
+		s.ids.Member = users.ParseID
 	}
 	if err == nil && f.state != "" {
 		s.unlock, err = lockState(path, f.state)
@@ -195,7 +202,7 @@ func importFile(ctx context.Context, c *cli.CLI, path string, f importFlags) err
 	defer s.Close()
 	cfg := bulk.FileConfig{
 		Client: s.server, Rows: f.batch, InFlight: f.inFlight, Retry: c.Retry(f.retryFor), Rejects: f.rejects, State: f.state,
-		Speed: f.speed, Restart: f.restart,
+		Speed: f.speed, Restart: f.restart, IDs: s.ids,
 	}
 	var run importRun
 	if f.about.Adds() {

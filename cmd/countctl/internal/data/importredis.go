@@ -194,6 +194,9 @@ func redisColumns(ctx context.Context, server *client.Client, patterns []*bulk.P
 		if err != nil {
 			return nil, err
 		}
+		if keyspace.IDs != "" {
+			p.TakeTexts()
+		}
 		if p.Column != "" {
 			if err := cli.HasColumn(keyspace, p.Column); err != nil {
 				return nil, err

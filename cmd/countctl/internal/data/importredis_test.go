@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/internal/nodetest"
 	"github.com/countd/countd/internal/proctest"
@@ -150,7 +151,7 @@ func TestImportRedisTellsDifferences(t *testing.T) {
 		t.Fatalf("exit %d, %+v, %s", got.Code, out.Verified, got.Err)
 	}
 	for _, d := range out.Verified.Samples {
-		if d.ID != 7 || d.Keyspace != "posts" || d.Redis == d.Countd {
+		if d.ID != client.Number(7) || d.Keyspace != "posts" || d.Redis == d.Countd {
 			t.Errorf("differs: %+v", d)
 		}
 	}

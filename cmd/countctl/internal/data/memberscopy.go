@@ -125,7 +125,7 @@ func (f *membersExport) list(ctx context.Context, server *client.Client, id clie
 	var all []client.Member
 	for m, err := range f.Members(server).All(ctx, id, f.read) {
 		if err != nil {
-			return nil, fmt.Errorf("cannot list the members of %d: %w", id, err)
+			return nil, fmt.Errorf("cannot list the members of %s: %w", id, err)
 		}
 		all = append(all, m)
 	}

@@ -50,7 +50,7 @@ other, each an op such as {"keyspace":"posts","id":"1","add":{"like":1}} or
 							continue
 						}
 						if m := one.MemberOutcome; m != nil {
-							t.Row(one.ID, fmt.Sprintf("member %d, count %d", m.Member, m.Count))
+							t.Row(one.ID, fmt.Sprintf("member %s, count %d", m.Member, m.Count))
 							continue
 						}
 						text, _ := one.Counts.MarshalJSON() // ignore the error: MarshalJSON of Counts never fails
@@ -108,7 +108,7 @@ func readOps(in io.Reader) ([]client.KeyspaceOp, error) {
 			return nil, cli.Usagef("op %d: %v", len(ops)+1, err)
 		}
 		if op.User != nil {
-			if op.Keyspace != "" && op.Keyspace != "unread" || op.ID != 0 {
+			if op.Keyspace != "" && op.Keyspace != "unread" || op.ID != (client.ID{}) {
 				return nil, cli.Usagef("op %d has a user and is of keyspace %q, or has an id too", len(ops)+1, op.Keyspace)
 			}
 			op.Keyspace, op.ID = "unread", *op.User

@@ -41,12 +41,12 @@ func getCommand(c *cli.CLI) *cobra.Command {
 		Short:   "Print one row; a row never written has zeros",
 		Example: "  countctl get 4467107636950632",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return readIDs(c, args, func(server *client.Client, ids []client.ID) error {
+			return readIDs(cmd, c, args, func(server *client.Client, ids []client.ID) error {
 				if len(ids) != 1 {
 					return cli.Usagef("get takes one id, not %d; mget takes many", len(ids))
 				}
 				row, err := server.Get(cmd.Context(), keyspace, ids[0], o)
-				return c.Answer(err, fmt.Sprintf("get %d", ids[0]), row, func(t *cli.Table) { t.Counts("ID", row) })
+				return c.Answer(err, fmt.Sprintf("get %s", ids[0]), row, func(t *cli.Table) { t.Counts("ID", row) })
 			})
 		},
 	}
@@ -69,7 +69,7 @@ func mgetCommand(c *cli.CLI) *cobra.Command {
 		Short:   "Print rows in the order asked; - reads ids from standard input",
 		Example: "  countctl mget 4467107636950632 4467107636950633 -o json",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return readIDs(c, args, func(server *client.Client, ids []client.ID) error {
+			return readIDs(cmd, c, args, func(server *client.Client, ids []client.ID) error {
 				rows := rowsOutput{Results: []client.Row{}}
 				for some := range slices.Chunk(ids, client.GetIDsMax) {
 					page, err := server.GetMany(cmd.Context(), keyspace, some, columns, o)
@@ -89,10 +89,15 @@ func mgetCommand(c *cli.CLI) *cobra.Command {
 }
 
 // readIDs calls read with a client and the ids in args.
-func readIDs(c *cli.CLI, args []string, read func(*client.Client, []client.ID) error) error {
+func readIDs(cmd *cobra.Command, c *cli.CLI, args []string, read func(*client.Client, []client.ID) error) error {
 	ids, err := c.IDs(args)
 	if err != nil {
 		return err
 	}
-	return c.WithServer(func(server *client.Client) error { return read(server, ids) })
+	return c.WithServer(func(server *client.Client) error {
+		if err := takesIDs(cmd, server, cmd.Use, ids); err != nil {
+			return err
+		}
+		return read(server, ids)
+	})
 }

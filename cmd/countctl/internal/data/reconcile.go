@@ -231,7 +231,7 @@ type reconciled struct {
 func (r *reconciled) scan(ctx context.Context) error {
 	return cli.Scan(ctx, r.server, r.keyspace, r.truth.columns, client.ReadOptions{Consistency: "linearizable"}, func(page client.Page) error {
 		for _, row := range page.Rows {
-			r.truth.rows.Row(uint64(row.ID))
+			r.truth.rows.Row(row.ID)
 		}
 		return nil
 	})
@@ -294,7 +294,7 @@ func (r *reconciled) Past(ctx context.Context, partition uint32, from bulk.Sourc
 		set := len(e.Set) > 0
 		for _, count := range append(e.Add, e.Set...) {
 			if column := slices.Index(r.truth.columns, count.Column); column >= 0 {
-				events = append(events, bulk.Event{Position: at, ID: uint64(e.ID), Column: column, Set: set, Value: count.Value, Floor: e.Floor})
+				events = append(events, bulk.Event{Position: at, ID: e.ID, Column: column, Set: set, Value: count.Value, Floor: e.Floor})
 			}
 		}
 	}
@@ -302,14 +302,10 @@ func (r *reconciled) Past(ctx context.Context, partition uint32, from bulk.Sourc
 }
 
 // Rows implements bulk.DriftReader.
-func (r *reconciled) Rows(ctx context.Context, ids []uint64) ([]bulk.Row, map[int][]bulk.Window, error) {
-	asked := make([]client.ID, len(ids))
-	for i, id := range ids {
-		asked[i] = client.ID(id)
-	}
+func (r *reconciled) Rows(ctx context.Context, ids []client.ID) ([]bulk.Row, map[int][]bulk.Window, error) {
 	if r.source == "" {
-		out := make([]bulk.Row, 0, len(asked))
-		for some := range slices.Chunk(asked, client.GetIDsMax) {
+		out := make([]bulk.Row, 0, len(ids))
+		for some := range slices.Chunk(ids, client.GetIDsMax) {
 			rows, err := r.server.GetMany(ctx, r.keyspace, some, r.truth.columns, client.ReadOptions{Consistency: "linearizable"})
 			if err != nil {
 				return nil, nil, fmt.Errorf("cannot read rows: %w", err)
@@ -320,7 +316,7 @@ func (r *reconciled) Rows(ctx context.Context, ids []uint64) ([]bulk.Row, map[in
 		}
 		return out, nil, nil
 	}
-	answer, err := admin.New(r.server).SourceRows(ctx, r.source, r.keyspace, asked)
+	answer, err := admin.New(r.server).SourceRows(ctx, r.source, r.keyspace, ids)
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot read rows: %w", err)
 	}
@@ -342,7 +338,7 @@ func (r *reconciled) Rows(ctx context.Context, ids []uint64) ([]bulk.Row, map[in
 }
 
 func (r *reconciled) row(row *client.Row, shard int) bulk.Row {
-	out := bulk.Row{ID: uint64(row.ID), Counts: make([]int64, len(r.truth.columns)), Shard: shard}
+	out := bulk.Row{ID: row.ID, Counts: make([]int64, len(r.truth.columns)), Shard: shard}
 	for i, column := range r.truth.columns {
 		out.Counts[i], _ = row.Counts.Get(column)
 	}
@@ -386,7 +382,7 @@ func (r *reconciled) Add(ctx context.Context, column int, number uint64, adds []
 	name := r.truth.columns[column]
 	ops := make([]client.Op, len(adds))
 	for i, d := range adds {
-		ops[i] = client.Op{ID: client.ID(d.ID), Cells: client.Counts{{Column: name, Value: d.Add}}}
+		ops[i] = client.Op{ID: d.ID, Cells: client.Counts{{Column: name, Value: d.Add}}}
 	}
 	of := sha256.Sum256([]byte(name)) // a hash, because the name of the column may be too long for a producer's name
 	_, err := admin.New(r.server).CorrectMany(ctx, r.keyspace, ops, client.WriteOptions{
@@ -404,11 +400,9 @@ func (r *reconciled) output(found *bulk.Result, f reconcileFlags) reconcileOutpu
 		Histogram: bulk.Histogram(found.Drifts), Worst: []driftOutput{}, Unsettled: []client.ID{}, Report: f.report,
 	}
 	for _, d := range bulk.Worst(found.Drifts, worstShown) {
-		out.Worst = append(out.Worst, driftOutput{ID: client.ID(d.ID), Column: r.truth.columns[d.Column], Want: d.Want, Row: d.Row, Drift: d.Add})
+		out.Worst = append(out.Worst, driftOutput{ID: d.ID, Column: r.truth.columns[d.Column], Want: d.Want, Row: d.Row, Drift: d.Add})
 	}
-	for _, id := range found.Unsettled {
-		out.Unsettled = append(out.Unsettled, client.ID(id))
-	}
+	out.Unsettled = append(out.Unsettled, found.Unsettled...)
 	return out
 }
 
@@ -426,7 +420,7 @@ func (o reconcileOutput) table(t *cli.Table) {
 	t.Row()
 	t.Row("ID", "COLUMN", "WANT", "ROW", "DRIFT")
 	for _, d := range o.Worst {
-		t.Row(strconv.FormatUint(uint64(d.ID), 10), d.Column, strconv.FormatInt(d.Want, 10), strconv.FormatInt(d.Row, 10), fmt.Sprintf("%+d", d.Drift))
+		t.Row(d.ID.String(), d.Column, strconv.FormatInt(d.Want, 10), strconv.FormatInt(d.Row, 10), fmt.Sprintf("%+d", d.Drift))
 	}
 }
 
@@ -441,7 +435,7 @@ func writeReport(path string, drifts []bulk.Drift, columns []string) error {
 	defer out.Abort()
 	err = out.Texts("id", "column", "want", "row", "drift")
 	for _, d := range drifts {
-		err = cmp.Or(err, out.Texts(strconv.FormatUint(d.ID, 10), columns[d.Column], strconv.FormatInt(d.Want, 10), strconv.FormatInt(d.Row, 10), strconv.FormatInt(d.Add, 10)))
+		err = cmp.Or(err, out.Texts(d.ID.String(), columns[d.Column], strconv.FormatInt(d.Want, 10), strconv.FormatInt(d.Row, 10), strconv.FormatInt(d.Add, 10)))
 	}
 	if err != nil {
 		return err

@@ -52,7 +52,7 @@ func TestReadTruth(t *testing.T) {
 		return readTruth(t.Context(), []string{path}, reconcileFlags{}, truthKeyspace)
 	}
 	got, err := read("like,id,repost\n5,1,-2\n9223372036854775807,18446744073709551615,0\n")
-	if err != nil || got.rows.Len() != 2 || !slices.Equal(got.columns, []string{"like", "repost"}) || !slices.Equal(got.rows.Row(1), []int64{5, -2}) {
+	if err != nil || got.rows.Len() != 2 || !slices.Equal(got.columns, []string{"like", "repost"}) || !slices.Equal(got.rows.Row(client.Number(1)), []int64{5, -2}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for text, want := range map[string]string{
@@ -75,7 +75,7 @@ func TestQueryTruth(t *testing.T) {
 	t.Parallel()
 	dsn := "postgres://postgres@" + proctest.StartPostgres(t, nil).Addr + "/postgres?sslmode=disable"
 	got, err := queryTruth(t.Context(), dsn, `SELECT n % 2 AS id, count(*) AS "like", sum(n) AS repost FROM generate_series(1, 5) n GROUP BY 1`, truthKeyspace)
-	if err != nil || got.rows.Len() != 2 || !slices.Equal(got.rows.Row(1), []int64{3, 9}) || !slices.Equal(got.rows.Row(0), []int64{2, 6}) {
+	if err != nil || got.rows.Len() != 2 || !slices.Equal(got.rows.Row(client.Number(1)), []int64{3, 9}) || !slices.Equal(got.rows.Row(client.Number(0)), []int64{2, 6}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for query, want := range map[string]string{
@@ -102,7 +102,7 @@ func quiesced(t *testing.T, server *nodetest.Server, likes map[uint64]int64) *re
 	t.Cleanup(c.Close)
 	r := &reconciled{server: c, keyspace: "posts", truth: &truth{columns: []string{"like"}, rows: bulk.NewTruth(1)}}
 	for id, n := range likes {
-		r.truth.rows.Row(id)[0] = n
+		r.truth.rows.Row(client.Number(id))[0] = n
 	}
 	return r
 }
@@ -165,7 +165,7 @@ func TestRepeatedAtOnce(t *testing.T) {
 	if answer.StatusCode != http.StatusGone {
 		t.Errorf("a late correction is answered %d", answer.StatusCode)
 	}
-	rows, err := r.server.GetMany(t.Context(), "posts", []client.ID{1, 2, 3}, []string{"like"}, client.ReadOptions{})
+	rows, err := r.server.GetMany(t.Context(), "posts", []client.ID{client.Number(1), client.Number(2), client.Number(3)}, []string{"like"}, client.ReadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestTwoRuns(t *testing.T) {
 	server := nodetest.New(t)
 	r := quiesced(t, server, map[uint64]int64{1: 5})
 	first := bulk.NewCorrection(r, time.Now())
-	drifts := []bulk.Drift{{ID: 1, Want: 5, Add: 5}}
+	drifts := []bulk.Drift{{ID: client.Number(1), Want: 5, Add: 5}}
 	if err := first.Fence(t.Context(), drifts); err != nil {
 		t.Fatal(err)
 	}

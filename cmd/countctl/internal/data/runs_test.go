@@ -267,11 +267,12 @@ func TestLateRequestOfAnEarlierRunChangesNothing(t *testing.T) {
 			}
 			i.OK(args...)
 			c := clientOf(t, server)
-			for id := client.ID(1); id <= 6; id++ { // change the rows after the second run
+			for n := range uint64(6) { // change the rows after the second run
+				id := client.Number(1 + n)
 				_, err := c.Incr(t.Context(), "posts", id, client.Delta("like", 1))
 				must(t, err)
 				if then == "*members" {
-					_, err := c.Members("posts", "like").Change(t.Context(), []client.MemberOp{{ID: id, Member: 5, Leave: true}}, client.WriteOptions{})
+					_, err := c.Members("posts", "like").Change(t.Context(), []client.MemberOp{{ID: id, Member: client.Number(5), Leave: true}}, client.WriteOptions{})
 					must(t, err)
 				}
 			}
@@ -379,7 +380,7 @@ func TestImportSurvivesKills(t *testing.T) {
 	server.SetFail(func(*http.Request, []byte) *nodetest.Fault { return nil })
 	c := clientOf(t, server)
 	for id := range want {
-		_, err := c.Incr(t.Context(), "posts", client.ID(id), client.Delta("like", 1))
+		_, err := c.Incr(t.Context(), "posts", client.Number(id), client.Delta("like", 1))
 		must(t, err)
 		want[id]++
 	}

@@ -12,7 +12,9 @@ import (
 // The error for a bad id names the kind of argument, such as "the author".
 func TestBadIDsAreNamed(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(http.NotFoundHandler())
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Write([]byte(`{"keyspaces":[{"name":"posts"},{"name":"users"}]}`))
+	}))
 	defer server.Close()
 	i := invoke(t, server.URL, Commands)
 	for line, want := range map[string]string{

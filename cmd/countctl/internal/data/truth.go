@@ -88,12 +88,13 @@ func queryTruth(ctx context.Context, dsn, query string, keyspace client.Keyspace
 // truthReader parses records of text and adds them to a truth.
 type truthReader struct {
 	truth
-	id     int   // index of the id in a record
-	places []int // index of each column in a record
+	keyspace client.Keyspace
+	id       int   // index of the id in a record
+	places   []int // index of each column in a record
 }
 
 func newTruthReader(header []string, keyspace client.Keyspace) (*truthReader, error) {
-	t := &truthReader{id: -1}
+	t := &truthReader{keyspace: keyspace, id: -1}
 	for i, name := range header {
 		switch {
 		case slices.Contains(header[:i], name):
@@ -115,12 +116,12 @@ func newTruthReader(header []string, keyspace client.Keyspace) (*truthReader, er
 
 // add adds a record. It returns an error if an earlier record has the same id.
 func (t *truthReader) add(record []string) error {
-	id, err := strconv.ParseUint(record[t.id], 10, 64)
+	id, err := t.keyspace.ParseID(record[t.id])
 	if err != nil {
-		return fmt.Errorf("id: %q is not an unsigned 64-bit integer", record[t.id])
+		return fmt.Errorf("id: %w", err)
 	}
 	if t.rows.Has(id) {
-		return fmt.Errorf("id: %d is there twice", id)
+		return fmt.Errorf("id: %s is there twice", id)
 	}
 	row := t.rows.Row(id)
 	for i, place := range t.places {

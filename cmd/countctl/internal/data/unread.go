@@ -25,6 +25,9 @@ func userCommand(c *cli.CLI, use, short string,
 				return err
 			}
 			return c.WithServer(func(server *client.Client) error {
+				if err := takesIDs(cmd, server, use, ids); err != nil {
+					return err
+				}
 				answer, rows, err := act(cmd, server, args, ids)
 				if err != nil {
 					return err
@@ -78,7 +81,7 @@ func unreadError(prefix string, err error) error {
 }
 
 // idsOf parses the ids among the arguments. The usage line use defines which arguments are ids.
-// ids[i] is the id in args[i], or 0 if args[i] is not an id. If the usage line has ID or MEMBER,
+// ids[i] is the id in args[i], or the zero ID if args[i] is not an id. If the usage line has ID or MEMBER,
 // all arguments are ids, and - reads ids from standard input.
 func idsOf(c *cli.CLI, use string, args []string) ([]client.ID, error) {
 	ids, words := make([]client.ID, len(args)), strings.Fields(use)[1:]
@@ -99,11 +102,31 @@ func idsOf(c *cli.CLI, use string, args []string) ([]client.ID, error) {
 	return ids, nil
 }
 
+// takesIDs returns a usage error for an id that its keyspace cannot have. use is as in idsOf.
+func takesIDs(cmd *cobra.Command, server *client.Client, use string, ids []client.ID) error {
+	words := strings.Fields(use)[1:]
+	for i, id := range ids {
+		keyspace, what := "users", strings.ToLower(strings.Trim(words[min(i, len(words)-1)], "[]…"))
+		switch what {
+		case "id":
+			keyspace = cmd.Flag("keyspace").Value.String()
+		case "post":
+			keyspace = "posts"
+		case "followee":
+			what = "user"
+		}
+		if err := cli.TakesIDs(cmd.Context(), server, keyspace, what, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // parseID parses an id. Its error contains kind.
 func parseID(kind, text string) (client.ID, error) {
 	id, err := client.ParseID(text)
 	if err != nil {
-		return 0, cli.Usagef("the %s %v", kind, err)
+		return id, cli.Usagef("the %s %v", kind, err)
 	}
 	return id, nil
 }

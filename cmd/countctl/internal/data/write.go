@@ -2,6 +2,8 @@ package data
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 
@@ -54,15 +56,18 @@ func cellsCommand(c *cli.CLI, done string, write func(*client.Client, context.Co
 				return err
 			}
 			defer server.Close()
+			if err := cli.TakesIDs(cmd.Context(), server, keyspace, "id", op.ID); err != nil {
+				return err
+			}
 			answer, err := write(server, cmd.Context(), keyspace, []client.Op{op}, client.WriteOptions{Key: key})
 			if errors.Is(err, client.ErrUnknown) {
-				return cli.Unknown(fmt.Sprintf("row %d was %s", op.ID, done), key, err)
+				return cli.Unknown(fmt.Sprintf("row %s was %s", op.ID, done), key, err)
 			}
 			if err == nil {
 				err = refusal(answer)
 			}
 			if err != nil {
-				return fmt.Errorf("row %d was not %s: %w", op.ID, done, cli.WithKeyRemedy(ofCommandLine(err)))
+				return fmt.Errorf("row %s was not %s: %w", op.ID, done, cli.WithKeyRemedy(ofCommandLine(err)))
 			}
 			row := client.Row{ID: answer.Results[0].ID, Counts: answer.Results[0].Counts}
 			out := struct {
@@ -104,15 +109,18 @@ type deleteOutput struct {
 	Results []client.WrittenRow `json:"results"`
 }
 
-// deleteKeyBytesMax is the maximum length of --key for delete. It leaves space for the id that
-// keyOf appends.
+// deleteKeyBytesMax is the maximum length of --key for delete. It leaves space for what keyOf appends.
 const deleteKeyBytesMax = client.KeyBytesMax - len("/18446744073709551615")
 
 // keyOf returns the key for the request that deletes one row. If the command deletes several rows,
-// keyOf appends the id, so that each request has its own key.
+// keyOf appends the number of the row, or a hash of its text, so that each request has its own key.
 func keyOf(key string, id client.ID, rows int) string {
 	if rows == 1 {
 		return key
+	}
+	if _, number := id.Number(); !number {
+		of := sha256.Sum256([]byte(id.String()))
+		return key + "/" + hex.EncodeToString(of[:10])
 	}
 	return key + "/" + id.String()
 }
@@ -142,14 +150,17 @@ On a terminal it asks first, unless --yes is given.` + cli.OnceText,
 				return err
 			}
 			defer server.Close()
+			if err := cli.TakesIDs(cmd.Context(), server, keyspace, "id", ids...); err != nil {
+				return err
+			}
 			out := deleteOutput{Results: []client.WrittenRow{}}
 			for i, id := range ids {
 				row, err := server.Delete(cmd.Context(), keyspace, id, client.WriteOptions{Key: keyOf(key, id, len(ids))})
 				if errors.Is(err, client.ErrUnknown) {
-					return cli.Unknown(fmt.Sprintf("row %d was deleted (%d of %d rows are)", id, i, len(ids)), key, err)
+					return cli.Unknown(fmt.Sprintf("row %s was deleted (%d of %d rows are)", id, i, len(ids)), key, err)
 				}
 				if err != nil {
-					return fmt.Errorf("cannot delete %d (%d of %d rows are deleted): %w", id, i, len(ids), cli.WithKeyRemedy(err))
+					return fmt.Errorf("cannot delete %s (%d of %d rows are deleted): %w", id, i, len(ids), cli.WithKeyRemedy(err))
 				}
 				out.Results = append(out.Results, row)
 			}

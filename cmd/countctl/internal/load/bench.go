@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -275,11 +276,11 @@ func idsFromFile(ctx context.Context, path string) ([]uint64, error) {
 		if err != nil {
 			return nil, err
 		}
-		id, err := client.ParseID(record[column])
+		id, err := strconv.ParseUint(record[column], 10, 64)
 		if err != nil {
-			return nil, in.Bad("%v", err)
+			return nil, in.Bad("%q is not an unsigned 64-bit integer", record[column])
 		}
-		if ids = append(ids, uint64(id)); len(ids) > benchIDsMax {
+		if ids = append(ids, id); len(ids) > benchIDsMax {
 			return nil, fmt.Errorf("%s holds more than %d ids; use a part of it", path, benchIDsMax)
 		}
 	}
@@ -355,7 +356,7 @@ func sumOf(ctx context.Context, server *client.Client, cfg *Config) (int64, erro
 	var sum int64
 	ids := make([]client.ID, 0, client.GetIDsMax)
 	for id := uint64(1); id <= cfg.IDs.N; id++ {
-		ids = append(ids, client.ID(id))
+		ids = append(ids, client.Number(id))
 		if len(ids) < client.GetIDsMax && id < cfg.IDs.N {
 			continue
 		}
