@@ -110,7 +110,7 @@ func TestMatrixOfRoutes(t *testing.T) {
 	e := startEnforcing(t)
 	rows := apitest.Matrix(t, "../docs/SECURITY.md", "HTTP")
 	all := loadContract(t).examples(t)
-	all = slices.CompactFunc(slices.DeleteFunc(all, func(x example) bool { return x.status != 200 }), func(a, b example) bool {
+	all = slices.CompactFunc(slices.DeleteFunc(all, func(x example) bool { return x.status != 200 || x.Setup == "texts" }), func(a, b example) bool {
 		return a.method == b.method && a.path == b.path
 	})
 	tokens := map[string]string{}

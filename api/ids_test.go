@@ -37,6 +37,25 @@ func startTexts(t testing.TB) *fakeServer {
 	return l
 }
 
+// seedTexts makes the state of the examples with text ids.
+func (l *fakeServer) seedTexts() {
+	for _, r := range [][2]string{
+		{articles + "/incr", `{"ops":[{"id":"a/1","add":{"like":11,"view":3}},{"id":"b","add":{"like":2}}]}`},
+		{"/v1/members/articles/like", opsOf(joined("a/1", "bob", true))},
+		{"/v1/outbox/ann", `{"id":"p/1"}`},
+		{"/v1/outbox/ann", `{"id":"p2"}`},
+		{"/v1/feed/me/reset", `{"followees":["ann"]}`},
+		{"/v1/outbox/ann", `{"id":"p3"}`},
+		{"/v1/unread/incr", `{"ops":[{"user":"bob","add":{"at":1}}]}`},
+		{"/v1/notices/news", ""},
+	} {
+		if got := l.do("POST", r[0], r[1]); got.status != 200 {
+			l.t.Fatalf("%s is answered %d %s", r[0], got.status, got.body)
+		}
+	}
+	l.forget()
+}
+
 // forget empties the server's cache of names.
 func (l *fakeServer) forget() { l.server.Attach(l.node) }
 

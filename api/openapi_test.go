@@ -401,6 +401,9 @@ func (e example) mustHold(t *testing.T, c *contract, l *fakeServer) {
 	switch e.Setup {
 	case "enforce":
 		l = startEnforcing(t).fakeServer
+	case "texts":
+		l = startTexts(t)
+		l.seedTexts()
 	case "audit":
 		l = startAuth(t, auth.Permissive, nil).fakeServer
 	}
@@ -453,10 +456,10 @@ func (l *fakeServer) setUp(trouble string) (end func()) {
 	return func() { l.node.setFault("") }
 }
 
-// setUpUsers creates the users that an example needs, and reports whether it needs any.
+// setUpUsers creates the users that an example needs. It reports whether the example needs no fault.
 func (l *fakeServer) setUpUsers(trouble string) bool {
 	switch trouble {
-	case "enforce", "audit":
+	case "enforce", "audit", "texts":
 	case "web", "many_tokens", "web_behind":
 		l.do("PUT", "/v1/users/web", `{"grants":[{"role":"writer","keyspaces":["posts","unread"]}]}`)
 		l.do("POST", "/v1/users/web/tokens", "")
