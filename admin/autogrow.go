@@ -268,7 +268,7 @@ func (g *AutoGrowth) weigh(groups []*groupView, reports map[string]shard.NodeRep
 // reason returns why a keyspace should have more shards, or "". It returns known if each leader has reported, or
 // if the keyspace must not grow by itself.
 func (g *AutoGrowth) reason(k *catalog.Keyspace, groups []*groupView, now time.Time) (reason string, known bool) {
-	if g.fixed(k.Name) || kinds.All.Traits(k.Kind).Everywhere || GrowDefault*len(k.Groups) > g.bounds.shardsMax {
+	if g.fixed(k.Name) || kinds.All.Traits(k.Kind).Undivided || GrowDefault*len(k.Groups) > g.bounds.shardsMax {
 		return "", true
 	}
 	known = true

@@ -209,13 +209,17 @@ func (n *fakeNode) CreateKeyspace(_ context.Context, k shard.Keyspace) (*shard.K
 		return nil, &errs.ArgumentError{Field: "sharding", Problem: fmt.Sprintf("%q is neither modulo nor hash", spread)}
 	}
 	if old, ok := n.mu.keyspaces[k.Name]; ok {
-		if !slices.Equal(old.Columns, k.Columns) || !column.Equal(old.Settings, k.Settings) || k.Shards != 0 && old.Shards != k.Shards || spread != "" && old.Sharding != k.Sharding {
+		if !slices.Equal(old.Columns, k.Columns) || !column.Equal(old.Settings, k.Settings) || k.Shards != 0 && old.Shards != k.Shards || spread != "" && old.Sharding != k.Sharding || old.IDs != k.IDs {
 			return nil, errs.ErrKeyspaceExists
 		}
 		return old, nil
 	}
 	if k.Shards == 0 {
 		k.Shards = shard.ShardsDefault
+	}
+	if k.IDs != "" {
+		k.Names = catalog.NamesOf(k.Name)
+		n.mu.keyspaces[k.Names] = &shard.Keyspace{Name: k.Names, Kind: kinds.Names, Columns: []string{}, Shards: 1}
 	}
 	n.mu.keyspaces[k.Name] = &k
 	n.mu.rows[k.Name] = map[uint64][]int64{}

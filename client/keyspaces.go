@@ -88,6 +88,7 @@ type NewKeyspace struct {
 	Columns  []column.Column `json:"columns"`
 	Shards   int             `json:"shards,omitempty"`
 	Sharding string          `json:"sharding,omitempty"` // modulo or hash
+	IDs      string          `json:"ids,omitempty"`      // text, or "" for numbers
 }
 
 // CreateKeyspace creates a keyspace of counters, or returns the existing one if it has the

@@ -37,7 +37,7 @@ func (n *Node) Layout(ks *Keyspace) (raftfsm.Route, []uint32) {
 func (n *Node) Keyspace(name string) *Keyspace { return n.registry.keyspaces.Load().byName[name] }
 
 // CreateKeyspace creates a keyspace of kind kinds.Created, and returns it once this node can serve
-// it. The name, the columns with their settings, the shards and the sharding come from k. If a
+// it. The name, the columns with their settings, the shards, the sharding and IDs come from k. If a
 // keyspace with these values exists, CreateKeyspace returns that keyspace. Shards 0 means
 // ShardsDefault, and Sharding "" means ShardingModulo; for an existing keyspace, both match any
 // value.
@@ -56,6 +56,9 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 	if k.Sharding == ShardingHash {
 		want.Sharding = ShardingHash
 	}
+	if k.IDs == IDsText {
+		want.Names = catalog.NamesOf(k.Name)
+	}
 	if !errs.RetryUntil(ctx, func() bool { return len(n.catalog.View().Keyspaces) > 0 }) {
 		return nil, fmt.Errorf("%w: %s", errs.ErrNoLeader, n.waitsToBegin(len(n.catalog.View().Nodes)))
 	}
@@ -72,10 +75,13 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 	}
 	sameShards := (anyShards || len(r.Keyspace.Groups) == k.Shards) && (k.Sharding == "" || r.Keyspace.Sharding == want.Sharding)
 	sameColumns := slices.Equal(r.Keyspace.ColumnNames(), k.Columns) && column.Equal(r.Keyspace.Settings, k.Settings)
-	if r.Exists && (r.Keyspace.Kind != kinds.Created || !sameShards || !sameColumns) {
+	if r.Exists && (r.Keyspace.Kind != kinds.Created || r.Keyspace.Names != want.Names || !sameShards || !sameColumns) {
 		return nil, errs.ErrKeyspaceExists
 	}
 	made, err := n.served(ctx, k.Name, index)
+	if err == nil && made.Names != "" {
+		_, err = n.served(ctx, made.Names, index)
+	}
 	if err != nil {
 		return nil, err
 	}

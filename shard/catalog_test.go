@@ -27,7 +27,7 @@ func TestBoundsOfACluster(t *testing.T) {
 		field  string
 		bound  string
 	}{
-		{"keyspaces", catalog.KeyspacesMax - len(builtinKeyspaces(nil)) - 1, 1, 1, "name", fmt.Sprint(catalog.KeyspacesMax)},
+		{"keyspaces", catalog.KeyspacesMax - len(kinds.Builtin) - 1, 1, 1, "name", fmt.Sprint(catalog.KeyspacesMax)},
 		{"shards", (catalog.GroupsMax - 5) / 60, 60, catalog.GroupsMax - 5 - (catalog.GroupsMax-5)/60*60, "shards", fmt.Sprint(catalog.GroupsMax)},
 	} {
 		t.Run(test.name, func(t *testing.T) {

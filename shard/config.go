@@ -47,6 +47,7 @@ type Config struct {
 	// catalog can survive the loss of a node.
 	VotersWanted int
 	Shards       map[string]int   // number of shards of built-in keyspaces, by name, used when they are created; may be nil
+	Texts        map[string]bool  // built-in keyspaces whose ids are texts, see kinds.Beginning, used when they are created
 	LogStore     storage.LogStore // "" for the present log store, or LogStoreDefault for a new node
 	Limits       dedup.Limits     // zero for LimitsDefault
 	CursorIdle   time.Duration    // idle time after which cursors of unread numbers are removed; 0 for the default

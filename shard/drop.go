@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/replica"
 )
@@ -41,7 +42,7 @@ func (n *Node) DropKeyspace(ctx context.Context, name string) (*Keyspace, error)
 // DropColumn drops a column of a keyspace and returns the changed keyspace. Reads no longer show
 // the counts of the column, and no other column ever gets its number.
 func (n *Node) DropColumn(ctx context.Context, name, column string) (*Keyspace, error) {
-	if b := builtin(name); b != nil && slices.Contains(b.Columns, column) {
+	if b := kinds.BuiltinOf(name); b != nil && slices.Contains(b.Columns, column) {
 		return nil, &catalog.RefusedError{Reason: fmt.Sprintf("column %s of keyspace %s is built in", column, name)}
 	}
 	k, err := n.toDrop(ctx, name)

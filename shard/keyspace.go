@@ -62,6 +62,9 @@ func keyspaceOf(k *catalog.Keyspace) *Keyspace {
 	if k.Divisor != known.Shards {
 		known.CreatedShards = k.Divisor
 	}
+	if k.Names != "" {
+		known.IDs, known.Names = IDsText, k.Names
+	}
 	for number, name := range k.Columns {
 		if name == "" {
 			known.Dropped = append(known.Dropped, number)

@@ -61,7 +61,7 @@ func TestIDsThatEndInZerosFillAllShards(t *testing.T) {
 			}
 		}
 	}
-	for _, k := range builtinKeyspaces(nil) {
+	for _, k := range kinds.Builtin {
 		if k.Name != kinds.KeyspaceBoard && k.Divisor%2 == 0 {
 			t.Errorf("keyspace %s has %d shards", k.Name, k.Divisor)
 		}

@@ -16,7 +16,7 @@ func (k *Keyspace) check() error {
 	if k.Name == catalogName {
 		return &errs.ArgumentError{Field: "name", Problem: fmt.Sprintf("%q is the group that holds the list of keyspaces", k.Name)}
 	}
-	if b := builtin(k.Name); b != nil && b.Kind != kinds.Created {
+	if b := kinds.BuiltinOf(k.Name); b != nil && b.Kind != kinds.Created {
 		return &errs.ArgumentError{Field: "name", Problem: fmt.Sprintf("%q is kept for a keyspace that is built in", k.Name)}
 	}
 	if !catalog.ValidName(k.Name) {
@@ -27,6 +27,9 @@ func (k *Keyspace) check() error {
 	}
 	if k.Sharding != "" && k.Sharding != ShardingModulo && k.Sharding != ShardingHash {
 		return &errs.ArgumentError{Field: "sharding", Problem: fmt.Sprintf("%q is neither %s nor %s", k.Sharding, ShardingModulo, ShardingHash)}
+	}
+	if k.IDs != "" && k.IDs != IDsText {
+		return &errs.ArgumentError{Field: "ids", Problem: fmt.Sprintf("%q is not %s; leave it out for numbers", k.IDs, IDsText)}
 	}
 	if err := checkColumns(k.Columns); err != nil {
 		return err

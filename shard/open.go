@@ -13,6 +13,7 @@ import (
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/internal/program"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/leadership"
 	"github.com/countd/countd/shard/propose"
@@ -109,7 +110,7 @@ func Open(cfg Config) (*Node, error) {
 	})
 	n.router.newest = n.catalogClient.CatchUpView
 	n.maintenance = leadership.NewMaintenance(leadership.MaintenanceConfig{
-		Catalog: n.catalogClient, Self: n.record(), Builtin: builtinKeyspaces(cfg.Shards), NodesWanted: cfg.NodesWanted, VotersWanted: cfg.VotersWanted, Stopping: n.stopping, Logger: cfg.Logger,
+		Catalog: n.catalogClient, Self: n.record(), Builtin: kinds.Beginning(cfg.Shards, ShardsDefault, cfg.Texts), NodesWanted: cfg.NodesWanted, VotersWanted: cfg.VotersWanted, Stopping: n.stopping, Logger: cfg.Logger,
 	})
 	n.membership = leadership.NewMembership(leadership.MembershipConfig{
 		Key: cfg.NodeKey, Catalog: n.catalog, Calls: n.calls, Replicas: &n.registry,

@@ -3,6 +3,7 @@ package operate
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/countd/countd/admin"
 	clientadmin "github.com/countd/countd/client/admin"
@@ -20,7 +21,8 @@ func Keyspaces(until context.Context, c *Call, _ *Nothing) (any, error) {
 			return nil, fmt.Errorf("cannot list keyspaces: %w", err)
 		}
 	}
-	return map[string]any{"keyspaces": append([]*shard.Keyspace{}, c.Node.Keyspaces()...)}, nil
+	shown := slices.DeleteFunc(append([]*shard.Keyspace{}, c.Node.Keyspaces()...), func(ks *shard.Keyspace) bool { return ks.Kind == kinds.Names })
+	return map[string]any{"keyspaces": shown}, nil
 }
 
 // CreateKeyspace creates a keyspace. The backend checks its names.
@@ -29,6 +31,7 @@ func CreateKeyspace(until context.Context, c *Call, body *struct {
 	Columns  []column.Column `json:"columns"`
 	Shards   *int            `json:"shards"`
 	Sharding *string         `json:"sharding"`
+	IDs      *string         `json:"ids"`
 }) (*shard.Keyspace, error) {
 	if err := checkCount(body.Columns); err != nil {
 		return nil, err
@@ -44,6 +47,11 @@ func CreateKeyspace(until context.Context, c *Call, body *struct {
 	if body.Sharding != nil {
 		if ks.Sharding = *body.Sharding; ks.Sharding == "" {
 			return nil, invalid("sharding", "neither modulo nor hash")
+		}
+	}
+	if body.IDs != nil {
+		if ks.IDs = *body.IDs; ks.IDs != shard.IDsText {
+			return nil, invalid("ids", "not "+shard.IDsText+"; leave it out for numbers")
 		}
 	}
 	return c.Node.CreateKeyspace(until, ks)

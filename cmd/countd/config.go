@@ -54,7 +54,8 @@ type config struct {
 	GossipAddr    string
 	RedisAddr     string
 	NodeID        string
-	Shards        map[string]int // number of shards, by keyspace
+	Shards        map[string]int  // number of shards, by keyspace
+	IDs           map[string]bool // keyspaces whose ids are texts
 	AutoGrow      autoGrow
 	MemoryLimit   memoryShare
 	DiskReserve   uint64
@@ -106,7 +107,7 @@ func (c *config) outboxes() inbox.OutboxKeep {
 // newConfig returns a config with the defaults. Its flags are not parsed yet.
 func newConfig() *config {
 	c := &config{
-		Shards: map[string]int{}, AutoGrow: autoGrow{"": true}, MemoryLimit: memoryShare{percent: 80}, DiskReserve: tiering.DiskReserveDefault,
+		Shards: map[string]int{}, IDs: map[string]bool{}, AutoGrow: autoGrow{"": true}, MemoryLimit: memoryShare{percent: 80}, DiskReserve: tiering.DiskReserveDefault,
 		Limits: shard.LimitsDefault, CursorIdle: unread.CursorIdleDefault, FeedIdle: tiering.FeedIdleDefault, OutboxKeep: inbox.OutboxKeepDefault, OutboxMax: inbox.OutboxPostsDefault,
 		Cold: tiering.ColdConfig{
 			After: tiering.ColdAfterDefault, SealAfter: tiering.SealAfterDefault, ScrubEvery: tiering.ScrubEveryDefault, CacheBytes: tiering.ColdCacheBytesDefault,
@@ -136,6 +137,7 @@ func newConfig() *config {
 	c.flags.Var(program.DurationFlag{D: &c.Placement.ReplaceAfter}, "replace-after", "how long a node may be unreachable before other nodes rebuild its replicas and remove it for good, 1s to 720h; choose more than your longest repair")
 	c.flags.Var(logStoreFlag{&c.LogStore}, "log-store", "log store, shared or boltdb; it cannot be changed after the first start (default: the node's own, shared for a new node)")
 	c.flags.Var(keyspacesFlag[int]{c.Shards, "N", c.parseShards}, "shards", "number of shards of a built-in keyspace except board, used when the keyspace is created, as NAME=N, 1 to 64, preferably odd, default 1; may be repeated")
+	c.flags.Var(idsFlag(c.IDs), "ids", "posts=text or users=text: the ids of posts, or of users in all keyspaces, are texts, used when the keyspaces are created; may be repeated")
 	c.flags.Var(c.AutoGrow, "auto-grow", "whether the shards of a large keyspace multiply by themselves: on, off, or KEYSPACE=on or KEYSPACE=off for one; the same on all nodes; may be repeated")
 	c.flags.Var(&c.MemoryLimit, "memory-limit", "memory limit beyond which writes create no new rows: bytes, or a share of the machine's memory or its control group's lower limit; 64MiB or more, 0 for no limit")
 	c.flags.Var(sizeFlag{&c.DiskReserve}, "disk-reserve", "writes are refused when the free disk space is not more than this plus the size of the next snapshots; 0 for no reserve")
@@ -344,6 +346,35 @@ func (f keyspacesFlag[V]) Set(text string) error {
 			return err
 		}
 		f.of[name] = v
+	}
+	return nil
+}
+
+// idsFlag has the built-in keyspaces whose ids are texts.
+type idsFlag map[string]bool
+
+func (idsFlag) Type() string { return "KEYSPACE=" + shard.IDsText }
+
+func (f idsFlag) String() string {
+	var pairs []string
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		pairs = append(pairs, name+"="+shard.IDsText)
+	}
+	return strings.Join(pairs, ",")
+}
+
+func (f idsFlag) Set(text string) error {
+	for pair := range strings.SplitSeq(text, ",") {
+		name, value, _ := strings.Cut(strings.TrimSpace(pair), "=")
+		switch {
+		case text == "":
+			return nil
+		case !kinds.TakesTexts(name):
+			return fmt.Errorf("want posts=text or users=text, not %q: the other built-in keyspaces go by users, and countctl keyspace create --ids text makes others", pair)
+		case value != shard.IDsText:
+			return fmt.Errorf("want %s=%s; leave it out for numbers", name, shard.IDsText)
+		}
+		f[name] = true
 	}
 	return nil
 }

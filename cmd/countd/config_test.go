@@ -90,7 +90,7 @@ func TestEverySettingFromEverySource(t *testing.T) {
 	must.Do(t, os.WriteFile(recipients, []byte("age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p\n"), 0o600))
 	values := map[string]string{
 		"data-dir": "/tmp/x", "http-addr": "127.0.0.1:1", "cluster-addr": "127.0.0.1:2", "gossip-addr": "127.0.0.1:3", "redis-addr": "127.0.0.1:4",
-		"node-id": "n1", "shards": "posts=8,users=2", "auto-grow": "off,clips=on", "log-level": "debug", "log-format": "json",
+		"node-id": "n1", "shards": "posts=8,users=2", "ids": "posts=text,users=text", "auto-grow": "off,clips=on", "log-level": "debug", "log-format": "json",
 		"memory-limit": "70%", "disk-reserve": "2GiB", "key-horizon": "5m0s", "producer-idle": "12h0m0s",
 		"join": "127.0.0.1:4,127.0.0.1:5", "bootstrap-expect": "3", "zone": "r1", "cluster-name": "prod", "gossip-key-file": "/tmp/keys", "source-secrets-dir": "/tmp/secrets",
 		"replace-after": "5m0s", "log-store": "shared", "auth": "enforce", "root-token-file": "/tmp/root", "audit-log": "/tmp/audit.log", "allowed-hosts": "a.lan,b.lan:7400",
@@ -218,6 +218,8 @@ func TestRefusedSettings(t *testing.T) {
 		{"no shards", []string{"--shards=posts=0"}, nil, "", "want 1 to 64 shards"},
 		{"shards of nothing", []string{"--shards=4"}, nil, "", "want KEYSPACE=N"},
 		{"shards of no keyspace's name", []string{"--shards=Posts=4"}, nil, "", "want KEYSPACE=N"},
+		{"ids of unread", []string{"--ids=unread=text"}, nil, "", "go by users"},
+		{"ids that are numbers", []string{"--ids=posts=number"}, nil, "", "want posts=text"},
 		{"shards said two ways", []string{"--shards=posts=4", "--shards=posts=8"}, nil, "", "has 4 and 8 shards"},
 		{"growth of nobody", []string{"--auto-grow=posts"}, nil, "", "want on, off, KEYSPACE=on or KEYSPACE=off"},
 		{"growth in another word", nil, nil, "auto-grow: posts=yes\n", "want on, off, KEYSPACE=on or KEYSPACE=off"},
@@ -350,7 +352,7 @@ func TestJoinIsOfOneMachineOrOfMany(t *testing.T) {
 func TestEffectiveConfigIsAConfig(t *testing.T) {
 	for name, args := range map[string][]string{
 		"defaults": nil,
-		"odd text": {"--data-dir=a: # b", "--node-id=123", "--shards=users=2", "--shards=posts=8", "--log-level=error"},
+		"odd text": {"--data-dir=a: # b", "--node-id=123", "--shards=users=2", "--shards=posts=8", "--ids=users=text,posts=text", "--log-level=error"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, err := load(t, args, map[string]string{"COUNTD_LOG_FORMAT": "json"}, "")
@@ -371,7 +373,7 @@ func TestEffectiveConfigIsAConfig(t *testing.T) {
 				t.Fatalf("%v in:\n%s", err, out.String())
 			}
 			if again.DataDir != c.DataDir || again.NodeID != c.NodeID || again.LogLevel != c.LogLevel ||
-				again.LogFormat != c.LogFormat || !maps.Equal(again.Shards, c.Shards) {
+				again.LogFormat != c.LogFormat || !maps.Equal(again.Shards, c.Shards) || !maps.Equal(again.IDs, c.IDs) {
 				t.Errorf("%+v came back as %+v from:\n%s", c, again, out.String())
 			}
 		})

@@ -276,6 +276,7 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 		LogStore:         c.LogStore,
 		Opened:           p.dir,
 		Shards:           c.Shards,
+		Texts:            c.IDs,
 		Limits:           c.Limits,
 		CursorIdle:       c.CursorIdle,
 		FeedIdle:         c.FeedIdle,

@@ -162,7 +162,7 @@ func (c *config) fileError(line int, problem string) error {
 // mapping of shards becomes a list of NAME=N, separated by commas.
 func flagText(setting string, value *yaml.Node) (string, error) {
 	if setting != "shards" {
-		if value.Kind == yaml.SequenceNode && (setting == "join" || setting == "id-layout" || setting == "auto-grow") {
+		if value.Kind == yaml.SequenceNode && (setting == "join" || setting == "id-layout" || setting == "ids" || setting == "auto-grow") {
 			return "", fmt.Errorf("want one plain value, several with commas between: %s: \"a,b\"", setting)
 		}
 		if value.Kind != yaml.ScalarNode || value.Tag == "!!null" {

@@ -535,6 +535,12 @@ const rule = `
 		raftfsm/dedup
 		shard/storage
 		source/sink
+	# A test of names counts by the numbers of texts.
+	tests of names:
+		engine
+		raftfsm/counters
+		raftfsm/kinds
+		raftfsm/rows
 	tests of cmd/countctl/internal/cluster:
 		cmd/countctl/internal/clitest
 		cmd/countctl/internal/data

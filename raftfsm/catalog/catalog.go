@@ -84,7 +84,7 @@ func (v *View) After(command *Command) (*View, *Result) {
 	}
 	apply := change.apply
 	if command.ofGrowth() && !v.TakesGrowth() {
-		apply = (*View).noGrowth
+		apply = command.refusedByVersion
 	}
 	next := *v
 	next.ownMaps()

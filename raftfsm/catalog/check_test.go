@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/codec"
@@ -75,6 +76,12 @@ func (v *View) checkGroups() error {
 		if err := k.Check(k.Columns); err != nil {
 			return fmt.Errorf("keyspace %q: %w", k.Name, err)
 		}
+		if names := v.Keyspaces[k.Names]; k.Names != "" && (names.Kind != codec.KindNames.String() || len(names.Groups) != 1 || k.Kind == names.Kind) {
+			return fmt.Errorf("keyspace %q has the names %q: %+v", k.Name, k.Names, names)
+		}
+		if owner := v.Keyspaces[strings.TrimSuffix(k.Name, NamesOf(""))]; k.Kind == codec.KindNames.String() && owner.Names != k.Name {
+			return fmt.Errorf("keyspace %q names the ids of no keyspace", k.Name)
+		}
 		if len(k.ColumnNames()) == 0 && len(k.Columns) > 0 {
 			return fmt.Errorf("keyspace %q has dropped all its columns, %d", k.Name, len(k.Columns))
 		}
@@ -105,7 +112,7 @@ func (v *View) checkGrowth(k *Keyspace) error {
 	if k.Growth == nil {
 		return nil
 	}
-	if k.Growth.Shards <= shards || k.Growth.Shards%shards != 0 || k.light() {
+	if k.Growth.Shards <= shards || k.Growth.Shards%shards != 0 || k.undivided() {
 		return fmt.Errorf("%d shards of kind %s become %d", shards, k.Kind, k.Growth.Shards)
 	}
 	pending := len(k.Groups) - len(k.Growth.Attempts)

@@ -4,9 +4,10 @@ import (
 	"slices"
 
 	"github.com/countd/countd/client/column"
+	"github.com/countd/countd/raftfsm/codec"
 )
 
-// DropEntry drops a keyspace with all its groups, if the keyspace's first group is FirstGroup.
+// DropEntry drops a keyspace with all its groups, and with its own names keyspace, if the keyspace's first group is FirstGroup.
 type DropEntry struct {
 	Keyspace   string `json:"keyspace"`
 	FirstGroup uint32 `json:"first_group"`
@@ -30,7 +31,7 @@ func (v *View) Dropped(group uint32) bool {
 	return group != Group && group < v.NextGroup && !placed
 }
 
-// Names returns the names of the columns that exist.
+// ColumnNames returns the names of the columns that exist.
 func (k *Keyspace) ColumnNames() []string {
 	return slices.DeleteFunc(slices.Clone(k.Columns), func(c string) bool { return c == "" })
 }
@@ -60,11 +61,21 @@ func (c *DropEntry) apply(v *View) (Result, bool) {
 	if !exists || k.FirstGroup() != c.FirstGroup {
 		return Result{Missing: true}, false
 	}
+	if k.Kind == codec.KindNames.String() {
+		return refused("keyspace %s is dropped only with the keyspace whose ids it names", k.Name)
+	}
+	v.drop(k)
+	if k.ownNames() {
+		v.drop(v.Keyspaces[k.Names])
+	}
+	return Result{Keyspace: k}, true
+}
+
+func (v *View) drop(k Keyspace) {
 	delete(v.Keyspaces, k.Name)
 	for _, group := range k.All() {
 		delete(v.Groups, group)
 	}
-	return Result{Keyspace: k}, true
 }
 
 func (c *DropColumnEntry) apply(v *View) (Result, bool) {

@@ -49,7 +49,7 @@ type MarkExecEntry struct {
 
 // ofGrowth reports whether a command needs View.TakesGrowth.
 func (c *Command) ofGrowth() bool {
-	return c.Grow != nil || c.CommitSplit != nil || c.AbandonSplit != nil || c.ChildBegun != nil || c.MarkExec != nil
+	return c.Create != nil && c.Create.Names != "" || c.Grow != nil || c.CommitSplit != nil || c.AbandonSplit != nil || c.ChildBegun != nil || c.MarkExec != nil
 }
 
 // putAttempts stores a keyspace with other attempts.
@@ -61,8 +61,13 @@ func (v *View) putAttempts(k Keyspace, attempts map[uint32]Attempt) (Result, boo
 	return Result{Keyspace: k}, true
 }
 
-func (v *View) noGrowth() (Result, bool) {
-	return refused("the cluster's version is %d; growth needs %d", v.ClusterVersion, versionOfGrowth)
+// refusedByVersion is the apply of a command that needs View.TakesGrowth.
+func (c *Command) refusedByVersion(v *View) (Result, bool) {
+	what := "growth needs"
+	if c.Create != nil {
+		what = "ids that are texts need"
+	}
+	return refused("the cluster's version is %d; %s %d", v.ClusterVersion, what, versionOfGrowth)
 }
 
 // withdraw ends the growth of a keyspace without attempts. It changes the revisions of the parents,
@@ -93,7 +98,7 @@ func (c *GrowEntry) apply(v *View) (Result, bool) {
 		return Result{Keyspace: k}, true
 	case k.Growth != nil:
 		return refused("keyspace %s is growing to %d shards", k.Name, k.Growth.Shards)
-	case k.light():
+	case k.undivided():
 		return refused("keyspace %s, of kind %s, always has one shard", k.Name, k.Kind)
 	case c.To < c.From || c.To%c.From != 0:
 		return refused("%d shards of keyspace %s cannot become %d: only a multiple is possible", c.From, k.Name, c.To)

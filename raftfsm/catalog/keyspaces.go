@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"fmt"
 	"iter"
 	"slices"
 
@@ -40,6 +41,9 @@ type Keyspace struct {
 	// Exec means that clients send EXECs of several ids. More shards may make them fail, so no
 	// automatic growth of the keyspace begins.
 	Exec bool `json:"exec,omitempty"`
+	// Names is the keyspace, of kind names, that gives texts the numbers by which this keyspace counts. It
+	// is "" if ids are numbers. It never changes.
+	Names string `json:"names,omitempty"`
 	column.Settings[int64]
 }
 
@@ -150,10 +154,26 @@ func (k *Keyspace) shardsAfter() int {
 	return k.Growth.Shards
 }
 
-// CreateEntry creates a keyspace of Divisor shards and places its groups. Apply chooses Groups.
+// CreateEntry creates a keyspace of Divisor shards and places its groups. Apply chooses Groups. If Names
+// is NamesOf the keyspace, it also creates the names keyspace. Otherwise that must exist.
 type CreateEntry struct {
 	Keyspace
-	Replicas [][]string `json:"replicas"` // the keys of the first voters of each shard
+	Replicas [][]string `json:"replicas"` // the keys of the first voters of each shard; that of the names last
+}
+
+// NamesOf returns the names keyspace that is created and dropped together with a keyspace. No operator can
+// create a keyspace of this name.
+func NamesOf(keyspace string) string { return keyspace + "@ids" }
+
+// ownNames reports whether the keyspace has a names keyspace that is created and dropped with it.
+func (k *Keyspace) ownNames() bool { return k.Names != "" && k.Names == NamesOf(k.Name) }
+
+// Shards returns the number of shards that the entry creates.
+func (c *CreateEntry) Shards() int {
+	if c.ownNames() {
+		return c.Divisor + 1
+	}
+	return c.Divisor
 }
 
 // SetEverywhereEntry sets Keyspace.Everywhere.
@@ -188,17 +208,20 @@ func (c *CreateEntry) apply(v *View) (Result, bool) {
 	if err := c.Check(c.Columns); err != nil {
 		return refused("keyspace %q: %v", c.Name, err)
 	}
-	if len(v.Keyspaces) >= KeyspacesMax {
+	if why := v.wrongNames(&c.Keyspace); why != "" {
+		return refused("%s", why)
+	}
+	if len(v.Keyspaces)+c.Shards()-c.Divisor >= KeyspacesMax {
 		return pastBound(BoundKeyspaces, "there are %d keyspaces, the most that a cluster takes", KeyspacesMax)
 	}
-	if placed := v.shardsPlaced(); c.Divisor > GroupsMax-placed {
+	if placed := v.shardsPlaced(); c.Shards() > GroupsMax-placed {
 		return tooManyShards(placed)
 	}
 	if slices.Contains(c.Columns, "") {
 		return refused("keyspace %q has a column without a name", c.Name)
 	}
-	if len(c.Replicas) != c.Divisor {
-		return refused("replicas of %d shards, the keyspace has %d", len(c.Replicas), c.Divisor)
+	if len(c.Replicas) != c.Shards() {
+		return refused("replicas of %d shards, the keyspace has %d", len(c.Replicas), c.Shards())
 	}
 	for shard, keys := range c.Replicas {
 		if err := v.checkReplicas(keys); err != nil {
@@ -207,13 +230,38 @@ func (c *CreateEntry) apply(v *View) (Result, bool) {
 	}
 	k := c.Keyspace
 	k.Groups, k.Grown, k.Growth, k.Exec = nil, nil, nil, false
-	for _, keys := range c.Replicas {
-		v.Groups[v.NextGroup] = newPlacement(keys)
-		k.Groups = append(k.Groups, v.NextGroup)
-		v.NextGroup++
+	for _, keys := range c.Replicas[:c.Divisor] {
+		k.Groups = append(k.Groups, v.newGroup(keys))
 	}
 	v.Keyspaces[k.Name] = k
+	if c.ownNames() {
+		v.Keyspaces[k.Names] = Keyspace{Name: k.Names, Kind: codec.KindNames.String(), Columns: []string{}, Divisor: 1, Groups: []uint32{v.newGroup(c.Replicas[c.Divisor])}}
+	}
 	return Result{Keyspace: k}, true
+}
+
+func (v *View) newGroup(keys []string) uint32 {
+	group := v.NextGroup
+	v.Groups[group] = newPlacement(keys)
+	v.NextGroup++
+	return group
+}
+
+// wrongNames returns why a new keyspace cannot have its Names, or "". A keyspace of kind names is created
+// only with the keyspace whose ids it names.
+func (v *View) wrongNames(k *Keyspace) string {
+	names, exists := v.Keyspaces[k.Names]
+	switch {
+	case k.Kind == codec.KindNames.String():
+		return fmt.Sprintf("keyspace %q, of kind %s, without one whose ids are texts", k.Name, k.Kind)
+	case k.Names == "":
+		return ""
+	case k.ownNames() && exists:
+		return fmt.Sprintf("keyspace %q exists already", k.Names)
+	case !k.ownNames() && (!exists || names.Kind != codec.KindNames.String()):
+		return fmt.Sprintf("the ids of keyspace %q are texts of %q, which gives no numbers", k.Name, k.Names)
+	}
+	return ""
 }
 
 func (c *AddColumnsEntry) apply(v *View) (Result, bool) {
@@ -278,6 +326,9 @@ func (v *View) Light(group uint32) bool {
 }
 
 func (k *Keyspace) light() bool { return k.Kind == codec.KindBoard.String() }
+
+// undivided reports whether the keyspace has one shard, for ever.
+func (k *Keyspace) undivided() bool { return k.light() || k.Kind == codec.KindNames.String() }
 
 // keyspaceOf returns the keyspace of a group, or a zero Keyspace if the group has none.
 func (v *View) keyspaceOf(group uint32) Keyspace {

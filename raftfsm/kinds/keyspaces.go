@@ -1,6 +1,9 @@
 package kinds
 
 import (
+	"cmp"
+	"slices"
+
 	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/raftfsm/catalog"
 )
@@ -42,4 +45,34 @@ var Builtin = []catalog.Keyspace{
 	{Name: KeyspaceUnread, Kind: Unread, Columns: []string{"at", "comment", "like", "dm"}, Settings: column.Settings[int64]{Floors: map[string]int64{"at": 0, "comment": 0, "like": 0, "dm": 0}}},
 	{Name: KeyspaceFeed, Kind: Feed, Columns: []string{}},
 	{Name: KeyspaceBoard, Kind: Board, Columns: []string{}, Divisor: 1}, // all users share the board
+}
+
+// BuiltinOf returns the built-in keyspace with the name, or nil.
+func BuiltinOf(name string) *catalog.Keyspace {
+	if i := slices.IndexFunc(Builtin, func(k catalog.Keyspace) bool { return k.Name == name }); i >= 0 {
+		return &Builtin[i]
+	}
+	return nil
+}
+
+// TakesTexts reports whether the ids of a built-in keyspace can be chosen to be texts. The choice for
+// KeyspaceUsers is that for all keyspaces whose ids are users.
+func TakesTexts(keyspace string) bool { return keyspace == KeyspacePosts || keyspace == KeyspaceUsers }
+
+// Beginning returns the keyspaces that a new cluster begins with. For the keyspaces in shards, the number of
+// shards is that, and for the others divisor, unless it is fixed. texts has the keyspaces whose ids are texts.
+func Beginning(shards map[string]int, divisor int, texts map[string]bool) []catalog.Keyspace {
+	all := slices.Clone(Builtin)
+	for i := range all {
+		k := &all[i]
+		k.Divisor = cmp.Or(shards[k.Name], k.Divisor, divisor)
+		ids := k.Name
+		if k.Kind == Unread || k.Kind == Feed {
+			ids = KeyspaceUsers
+		}
+		if texts[ids] {
+			k.Names = catalog.NamesOf(ids)
+		}
+	}
+	return all
 }

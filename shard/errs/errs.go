@@ -44,8 +44,8 @@ var (
 	// earlier call applied the request. This call did not apply it.
 	ErrExpired = errors.New("the request is too old to tell whether it was applied")
 	// ErrKeyspaceExists is returned when a keyspace of the same name exists with other columns,
-	// floors, shards or sharding.
-	ErrKeyspaceExists = errors.New("the keyspace exists with other columns, floors, shards or sharding")
+	// floors, shards, sharding or ids.
+	ErrKeyspaceExists = errors.New("the keyspace exists with other columns, floors, shards, sharding or ids")
 	// ErrUnknownKeyspace is returned when the keyspace of a call does not exist, or was dropped
 	// before the call ended.
 	ErrUnknownKeyspace = errors.New("no such keyspace")

@@ -130,7 +130,7 @@ func (c *CatalogClient) changeHere(ctx context.Context, command *catalog.Command
 		return nil, err
 	}
 	if k := command.Create; k != nil && k.Replicas == nil {
-		k.Replicas = c.place(k.Divisor)
+		k.Replicas = c.place(k.Shards())
 	}
 	switch at := time.Now().Unix(); {
 	case command.Grow != nil:

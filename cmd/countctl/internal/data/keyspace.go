@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -30,7 +31,7 @@ func keyspaceCreateCommand(c *cli.CLI) *cobra.Command {
 	var columns []string
 	var shards int
 	var settings settings
-	var sharding string
+	var sharding, ids string
 	cmd := &cobra.Command{
 		Use:     "create NAME --columns A,B…",
 		Short:   "Create a keyspace of counters, unless one of the same shape exists",
@@ -47,7 +48,7 @@ func keyspaceCreateCommand(c *cli.CLI) *cobra.Command {
 				return err
 			}
 			return c.WithServer(func(server *client.Client) error {
-				made, err := server.CreateKeyspace(cmd.Context(), client.NewKeyspace{Name: args[0], Columns: all, Shards: shards, Sharding: sharding})
+				made, err := server.CreateKeyspace(cmd.Context(), client.NewKeyspace{Name: args[0], Columns: all, Shards: shards, Sharding: sharding, IDs: ids})
 				if err != nil {
 					return fmt.Errorf("cannot create keyspace %s: %w", args[0], err)
 				}
@@ -59,6 +60,7 @@ func keyspaceCreateCommand(c *cli.CLI) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&sharding, "sharding", "", "how ids are spread over the shards, cannot be changed later: modulo, or hash for ids that share their low bits (default: modulo; an existing keyspace may have any)")
+	cmd.Flags().StringVar(&ids, "ids", "", "text if ids are texts of 1 to 128 bytes, cannot be changed later (default: numbers)")
 	cmd.Flags().StringSliceVar(&columns, "columns", nil, "columns, 1 to 64")
 	settings.add(cmd, false)
 	cmd.Flags().IntVar(&shards, "shards", 0, "number of shards, 1 to 64, cannot be changed later (default: the server's choice; an existing keyspace may have any)")
@@ -152,7 +154,7 @@ copied it; countctl group list shows them as non-voters.`,
 }
 
 func keyspaceRows(t *cli.Table, list []client.Keyspace) {
-	t.Row("NAME", "KIND", "SHARDS", "SHARDING", "REPLICAS", "COLUMNS")
+	t.Row("NAME", "KIND", "IDS", "SHARDS", "SHARDING", "REPLICAS", "COLUMNS")
 	for _, k := range list {
 		replicas := "voters"
 		if k.Everywhere || k.Kind == "board" {
@@ -166,7 +168,7 @@ func keyspaceRows(t *cli.Table, list []client.Keyspace) {
 		if sharding == "" {
 			sharding = "modulo"
 		}
-		t.Row(k.Name, k.Kind, k.Shards, sharding, replicas, strings.Join(columns, ","))
+		t.Row(k.Name, k.Kind, cmp.Or(k.IDs, "numbers"), k.Shards, sharding, replicas, strings.Join(columns, ","))
 	}
 }
 
