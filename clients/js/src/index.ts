@@ -3,7 +3,7 @@
 
 import type {components, Int64} from './api.js';
 import {callNames, Core, keyed, readNames, writeNames, type Call, type CallOptions, type Config, type ReadOptions, type WriteOptions} from './core.js';
-import {checkNames, checkObject, idOf, intOf, intsOf, listOf, nameOf, part, shown, type Id, type Int, type Ints} from './json.js';
+import {checkNames, checkObject, idOf, idPart, intOf, intsOf, listOf, nameOf, part, shown, type Id, type Int, type Ints} from './json.js';
 import {Writer, type WriterConfig} from './writer.js';
 
 export {CountdError, type Code} from './errors.js';
@@ -105,7 +105,7 @@ export class Countd<N extends number | bigint = number> {
 
   /** Reads a row. A row that was never written has zeros. */
   get(keyspace: string, id: Id, o?: ReadOptions): Promise<Answer<'Row', N>> {
-    return this.#read(`/v1/counters/${part(keyspace)}/${idOf(id, 'id')}`, o);
+    return this.#read(`/v1/counters/${part(keyspace)}/${idPart(id, 'id')}`, o);
   }
 
   /** Reads up to 1,000 rows, in the order of ids. With a member, each row also names its sets that contain the member. */
@@ -128,7 +128,7 @@ export class Countd<N extends number | bigint = number> {
 
   /** Sets columns of one row. The other columns keep their counts. */
   set(keyspace: string, id: Id, set: Ints, o?: WriteOptions): Promise<Answer<'RowWritten', N>> {
-    return this.#write('PUT', `/v1/counters/${part(keyspace)}/${idOf(id, 'id')}`, {set: intsOf(set, 'set')}, o);
+    return this.#write('PUT', `/v1/counters/${part(keyspace)}/${idPart(id, 'id')}`, {set: intsOf(set, 'set')}, o);
   }
 
   /** Sets columns of up to 10,000 rows. */
@@ -138,7 +138,7 @@ export class Countd<N extends number | bigint = number> {
 
   /** Sets every column of a row to zero. */
   delete(keyspace: string, id: Id, o?: WriteOptions): Promise<Answer<'RowWritten', N>> {
-    return this.#write('DELETE', `/v1/counters/${part(keyspace)}/${idOf(id, 'id')}`, undefined, o);
+    return this.#write('DELETE', `/v1/counters/${part(keyspace)}/${idPart(id, 'id')}`, undefined, o);
   }
 
   /** Reads all rows that have a count, by ascending id, a page at a time. If rows are written meanwhile, it may return them as of different moments. */
@@ -199,19 +199,19 @@ export class Countd<N extends number | bigint = number> {
 
   /** Returns a page of the members of a row, newest first. */
   members(keyspace: string, column: string, id: Id, o: ReadOptions & PageOptions = {}): Promise<Answer<'MembersPage', N>> {
-    return this.#read(`/v1/members/${part(keyspace)}/${part(column)}/${idOf(id, 'id')}`, o, pageNames, {limit: o.limit, cursor: o.cursor});
+    return this.#read(`/v1/members/${part(keyspace)}/${part(column)}/${idPart(id, 'id')}`, o, pageNames, {limit: o.limit, cursor: o.cursor});
   }
 
   /** Returns a page of the rows whose sets contain a member, newest first. */
   rowsOf(keyspace: string, column: string, member: Id, o: ReadOptions & PageOptions = {}): Promise<Answer<'RowsOfMember', N>> {
-    return this.#read(`/v1/members/${part(keyspace)}/${part(column)}/of/${idOf(member, 'member')}`, o, pageNames, {limit: o.limit, cursor: o.cursor});
+    return this.#read(`/v1/members/${part(keyspace)}/${part(column)}/of/${idPart(member, 'member')}`, o, pageNames, {limit: o.limit, cursor: o.cursor});
   }
 
   // Unread numbers.
 
   /** Reads a user's own unread numbers. */
   unread(user: Id, o?: ReadOptions): Promise<Answer<'UserRow', N>> {
-    return this.#read(`/v1/unread/${idOf(user, 'user')}`, o);
+    return this.#read(`/v1/unread/${idPart(user, 'user')}`, o);
   }
 
   /** Adds to unread numbers of up to 10,000 users. No number drops below 0. */
@@ -221,13 +221,13 @@ export class Countd<N extends number | bigint = number> {
 
   /** Sets columns of a user to zero, or subtracts the numbers that the user was shown (seen), so that later increments stay. */
   resetUnread(user: Id, what: {columns: readonly string[]} | {seen: Ints}, o?: WriteOptions): Promise<Answer<'UserReset', N>> {
-    return this.#write('POST', `/v1/unread/${idOf(user, 'user')}/reset`, formed(what, '', {columns: namesOf, seen: (seen, field) => (seen === undefined ? undefined : intsOf(seen, field))}, 'option'), o);
+    return this.#write('POST', `/v1/unread/${idPart(user, 'user')}/reset`, formed(what, '', {columns: namesOf, seen: (seen, field) => (seen === undefined ? undefined : intsOf(seen, field))}, 'option'), o);
   }
 
   /** Returns all unread numbers of a user: counts, notices of channels, dots and the feed. */
   poll(user: Id, what: Names = {}, o?: ReadOptions): Promise<Answer<'Poll', N>> {
     const {channels, dots} = polled(what);
-    return this.#read(`/v1/poll/${idOf(user, 'user')}`, o, [], {channels: channels?.join(','), dots: dots?.join(',')});
+    return this.#read(`/v1/poll/${idPart(user, 'user')}`, o, [], {channels: channels?.join(','), dots: dots?.join(',')});
   }
 
   /** Does a poll for up to 100 users, and returns the results in the order of users. */
@@ -248,12 +248,12 @@ export class Countd<N extends number | bigint = number> {
 
   /** Counts a user's unread notices of a channel. If the user has no position in the channel yet, the count starts after notice number since. */
   notices(channel: string, user: Id, o: ReadOptions & {since?: Int} = {}): Promise<Answer<'Notices', N>> {
-    return this.#read(`/v1/notices/${part(channel)}/users/${idOf(user, 'user')}`, o, ['since'], {since: o.since?.toString()});
+    return this.#read(`/v1/notices/${part(channel)}/users/${idPart(user, 'user')}`, o, ['since'], {since: o.since?.toString()});
   }
 
   /** Marks all notices as read, or those up to a number. The user's position never moves back. */
   readNotices(channel: string, user: Id, upTo?: Int, o?: WriteOptions): Promise<Answer<'NoticesWritten', N>> {
-    return this.#write('POST', `/v1/notices/${part(channel)}/users/${idOf(user, 'user')}/read`, upTo === undefined ? {} : {up_to: intOf(upTo, 'upTo')}, o);
+    return this.#write('POST', `/v1/notices/${part(channel)}/users/${idPart(user, 'user')}/read`, upTo === undefined ? {} : {up_to: intOf(upTo, 'upTo')}, o);
   }
 
   /** Shows a red dot to every user. */
@@ -263,12 +263,12 @@ export class Countd<N extends number | bigint = number> {
 
   /** Reports whether a user sees a dot. */
   async dot(name: string, user: Id, o?: ReadOptions): Promise<boolean> {
-    return (await this.#read<{show: boolean}>(`/v1/dots/${part(name)}/users/${idOf(user, 'user')}`, o)).show;
+    return (await this.#read<{show: boolean}>(`/v1/dots/${part(name)}/users/${idPart(user, 'user')}`, o)).show;
   }
 
   /** Hides a dot from a user until it is fired again. */
   clearDot(name: string, user: Id, o?: WriteOptions): Promise<Answer<'ShowsWritten', N>> {
-    return this.#write('POST', `/v1/dots/${part(name)}/users/${idOf(user, 'user')}/clear`, {}, o);
+    return this.#write('POST', `/v1/dots/${part(name)}/users/${idPart(user, 'user')}/clear`, {}, o);
   }
 
   // Feeds and timelines.
@@ -280,7 +280,7 @@ export class Countd<N extends number | bigint = number> {
 
   /** Marks the posts of all followees as seen, up to the newest post that the user was shown. */
   resetFeedUpTo(user: Id, post: Id, o?: WriteOptions): Promise<Answer<'FeedWritten', N>> {
-    return this.#write('POST', `/v1/feed/${idOf(user, 'user')}/reset`, {up_to: idOf(post, 'post')}, o);
+    return this.#write('POST', `/v1/feed/${idPart(user, 'user')}/reset`, {up_to: idOf(post, 'post')}, o);
   }
 
   /** Adds followees to those of a user. Their earlier posts count as seen. */
@@ -299,45 +299,45 @@ export class Countd<N extends number | bigint = number> {
   }
 
   #changeFeed(user: Id, verb: string, followees?: readonly Id[], o?: WriteOptions): Promise<Answer<'FeedWritten', N>> {
-    return this.#write('POST', `/v1/feed/${idOf(user, 'user')}/${verb}`, followees === undefined ? {} : followeesOf(followees), o);
+    return this.#write('POST', `/v1/feed/${idPart(user, 'user')}/${verb}`, followees === undefined ? {} : followeesOf(followees), o);
   }
 
   /** Counts the posts of followees that a user has not seen. */
   feedUnread(user: Id, o: ReadOptions & {detail?: boolean} = {}): Promise<Answer<'FeedUnread', N>> {
-    return this.#read(`/v1/feed/${idOf(user, 'user')}/unread`, o, ['detail'], {detail: o.detail});
+    return this.#read(`/v1/feed/${idPart(user, 'user')}/unread`, o, ['detail'], {detail: o.detail});
   }
 
   /** Returns the followees of a user, by ascending id. */
   followees(user: Id, o: ReadOptions = {}): AsyncGenerator<string, void, undefined> {
     return this.#pages(
-      cursor => this.#read<Answer<'FolloweesPage', N>>(`/v1/feed/${idOf(user, 'user')}/followees`, o, [], {cursor}),
+      cursor => this.#read<Answer<'FolloweesPage', N>>(`/v1/feed/${idPart(user, 'user')}/followees`, o, [], {cursor}),
       page => page.followees,
     );
   }
 
   /** Makes a group of some followees, or replaces the group of that name. */
   putGroup(user: Id, name: string, followees: readonly Id[], o?: WriteOptions): Promise<Answer<'GroupWritten', N>> {
-    return this.#write('PUT', `/v1/feed/${idOf(user, 'user')}/groups/${part(name)}`, followeesOf(followees), o);
+    return this.#write('PUT', `/v1/feed/${idPart(user, 'user')}/groups/${part(name)}`, followeesOf(followees), o);
   }
 
   /** Deletes a group. The user still follows its followees. */
   dropGroup(user: Id, name: string, o?: WriteOptions): Promise<Answer<'GroupWritten', N>> {
-    return this.#write('DELETE', `/v1/feed/${idOf(user, 'user')}/groups/${part(name)}`, undefined, o);
+    return this.#write('DELETE', `/v1/feed/${idPart(user, 'user')}/groups/${part(name)}`, undefined, o);
   }
 
   /** Adds a post to an author's outbox, and 1 to the author's number of posts. If the outbox has the post already, nothing changes. */
   addPost(author: Id, post: Id, o?: WriteOptions): Promise<Answer<'PostWritten', N>> {
-    return this.#write('POST', `/v1/outbox/${idOf(author, 'author')}`, {id: idOf(post, 'post')}, o);
+    return this.#write('POST', `/v1/outbox/${idPart(author, 'author')}`, {id: idOf(post, 'post')}, o);
   }
 
   /** Removes a post from an author's outbox. If the outbox had the post, the author's number of posts drops by 1. */
   removePost(author: Id, post: Id, o?: WriteOptions): Promise<Answer<'PostWritten', N>> {
-    return this.#write('DELETE', `/v1/outbox/${idOf(author, 'author')}/${idOf(post, 'post')}`, undefined, o);
+    return this.#write('DELETE', `/v1/outbox/${idPart(author, 'author')}/${idPart(post, 'post')}`, undefined, o);
   }
 
   /** Returns a page of an author's posts, newest first. */
   outbox(author: Id, o: ReadOptions & PageOptions = {}): Promise<Answer<'OutboxPage', N>> {
-    return this.#read(`/v1/outbox/${idOf(author, 'author')}`, o, pageNames, {limit: o.limit, cursor: o.cursor});
+    return this.#read(`/v1/outbox/${idPart(author, 'author')}`, o, pageNames, {limit: o.limit, cursor: o.cursor});
   }
 
   /**
@@ -346,7 +346,7 @@ export class Countd<N extends number | bigint = number> {
    */
   timeline(user: Id, o: ReadOptions & PageOptions & {group?: string; counts?: string; member?: readonly string[]} = {}): Promise<Answer<'Timeline', N>> {
     const query = {limit: o.limit, cursor: o.cursor, group: o.group, counts: o.counts, member: namesOf(o.member, 'member')?.join(',')};
-    return this.#read(`/v1/timeline/${idOf(user, 'user')}`, o, [...pageNames, 'group', 'counts', 'member'], query);
+    return this.#read(`/v1/timeline/${idPart(user, 'user')}`, o, [...pageNames, 'group', 'counts', 'member'], query);
   }
 
   // Keyspaces.

@@ -5,7 +5,10 @@ import {CountdError} from './errors.js';
 /** A delta, a count to set or a floor. A number must be whole and at most 2^53 - 1 on either side of 0. */
 export type Int = number | bigint;
 
-/** The id of a row, user, post or member: 0 to 2^64 - 1. A number must be at most 2^53 - 1. */
+/**
+ * The id of a row, user, post or member: 0 to 2^64 - 1 or, in a keyspace with text ids, a text of 1 to 128 bytes of UTF-8.
+ * A number must be at most 2^53 - 1.
+ */
 export type Id = string | number | bigint;
 
 const mark = '\u0001int:';
@@ -34,15 +37,24 @@ export function stringify(value: unknown): string {
   return JSON.stringify(value, (_, v: unknown) => (typeof v === 'bigint' ? mark + v : v)).replace(quotedMark, '$1');
 }
 
-/** Returns an id as a string in its only spelling. It throws a RangeError for any other value. */
+/** Returns an id as a string. It throws a RangeError or TypeError for a value that no keyspace takes. */
 export function idOf(id: Id, field: string): string {
   if (typeof id === 'number' && id >= 2 ** 53) throw new RangeError(`${field}: ${id} is beyond 2^53 - 1, where numbers are not exact: pass the id as a string or a bigint`);
   if (typeof id !== 'number' && typeof id !== 'string' && typeof id !== 'bigint') throw new TypeError(`${field}: ${shown(id)} is not a string, a number or a bigint`);
   const text = String(id);
-  if (!/^(0|[1-9][0-9]{0,19})$/.test(text) || BigInt(text) >= 2n ** 64n) {
+  if (typeof id === 'string') {
+    if (text === '' || text.startsWith(mark) || /\p{Surrogate}/u.test(text) || new TextEncoder().encode(text).length > 128) {
+      throw new RangeError(`${field}: ${shown(id)} is not a text of 1 to 128 bytes of UTF-8`);
+    }
+  } else if (!/^(0|[1-9][0-9]{0,19})$/.test(text) || BigInt(text) >= 2n ** 64n) {
     throw new RangeError(`${field}: ${shown(id)} is not a whole number from 0 to 2^64 - 1`);
   }
   return text;
+}
+
+/** Returns an id as a part of a path. */
+export function idPart(id: Id, field: string): string {
+  return part(idOf(id, field));
 }
 
 /** Returns value if it is a whole number of 64 bits. Otherwise it throws a RangeError. */

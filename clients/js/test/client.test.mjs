@@ -69,7 +69,7 @@ test('numbers keep their value or are refused', async () => {
   assert.equal(write.asked[0].body, '{"ops":[{"id":"1","add":{"like":9007199254740990}}]}');
   const sent = write.asked.length;
   for (const call of [
-    c => c.get('posts', 2 ** 53), c => c.get('posts', -1), c => c.get('posts', '01'), c => c.get('posts', 2n ** 64n), c => c.get('posts', 1.5),
+    c => c.get('posts', 2 ** 53), c => c.get('posts', -1), c => c.get('posts', ''), c => c.get('posts', 2n ** 64n), c => c.get('posts', 1.5),
     c => c.incr('posts', 1, {like: 2 ** 53}), c => c.incr('posts', 1, {like: 2n ** 63n}), c => c.incr('posts', 1, {like: 0.5}), c => c.incr('posts', 1, {}),
     c => c.getMany('posts', [1, 2 ** 60]), c => c.addMember('posts', 'like', 1, 2 ** 60),
   ]) {
@@ -95,6 +95,9 @@ test('a wrong argument is refused by its name before anything is sent', async ()
     [() => c.get('posts', 1.5), 'id: 1.5 is not a whole number from 0'],
     [() => c.get('posts', 2 ** 53), 'id: 9007199254740992 is beyond 2^53 - 1'],
     [() => c.get('posts', [1]), 'id: [1] is not a string'],
+    [() => c.get('posts', ''), 'id: "" is not a text of 1 to 128 bytes'],
+    [() => c.get('posts', 'é'.repeat(65)), `id: "${'é'.repeat(65)}" is not a text of 1 to 128 bytes`],
+    [() => c.get('posts', '\ud800'), 'id: "\\ud800" is not a text of 1 to 128 bytes'],
     [() => c.scan('posts', {columns: 'like'}).next(), 'columns: "like" is not an array'],
     [() => c.scan('posts', {pagerows: 2}).next(), 'pagerows: there is no such option'],
     [() => c.incr('posts', 77), 'add: undefined is not an object of numbers by column'],

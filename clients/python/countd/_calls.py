@@ -6,7 +6,7 @@ import dataclasses
 import operator
 from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 
-from ._protocol import Call, Id, id_of, ids_of, int_of, ints_of, list_of, names_of, new_key, part, printable
+from ._protocol import Call, Id, id_of, id_part, ids_of, int_of, ints_of, list_of, names_of, new_key, part, printable
 
 Json = dict[str, Any]
 
@@ -49,7 +49,7 @@ class Calls:
 
     def get(self, keyspace: str, id: Id, *, read: Read = DEFAULT) -> Any:
         """Reads a row. A row that was never written has zeros."""
-        return self._read(f"/v1/counters/{part(keyspace)}/{id_of(id)}", read)
+        return self._read(f"/v1/counters/{part(keyspace)}/{id_part(id)}", read)
 
     def get_many(self, keyspace: str, ids: Sequence[Id], *, columns: Optional[Sequence[str]] = None, member: Optional[Id] = None, read: Read = DEFAULT) -> Any:
         """Reads up to 1,000 rows, in the order of ids. With a member, each row also names its sets that contain the member."""
@@ -67,7 +67,7 @@ class Calls:
 
     def set(self, keyspace: str, id: Id, values: Mapping[str, int], *, key: Optional[str] = None) -> Any:
         """Sets columns of one row. The other columns keep their counts."""
-        return self._write("PUT", f"/v1/counters/{part(keyspace)}/{id_of(id)}", {"set": ints_of(values, "set")}, key)
+        return self._write("PUT", f"/v1/counters/{part(keyspace)}/{id_part(id)}", {"set": ints_of(values, "set")}, key)
 
     def set_many(self, keyspace: str, ops: Sequence[Mapping[str, Any]], *, key: Optional[str] = None) -> Any:
         """Sets columns of up to 10,000 rows: {"id", "set"} each."""
@@ -75,7 +75,7 @@ class Calls:
 
     def delete(self, keyspace: str, id: Id, *, key: Optional[str] = None) -> Any:
         """Sets every column of a row to zero."""
-        return self._write("DELETE", f"/v1/counters/{part(keyspace)}/{id_of(id)}", None, key)
+        return self._write("DELETE", f"/v1/counters/{part(keyspace)}/{id_part(id)}", None, key)
 
     def _scan_page(self, keyspace: str, *, cursor: Optional[str] = None, limit: int = 1000, columns: Optional[Sequence[str]] = None, read: Read = DEFAULT) -> Any:
         """Reads a page of the rows that have a count, by ascending id: {"results", "cursor"?}. cursor is for the next page."""
@@ -119,17 +119,17 @@ class Calls:
 
     def members(self, keyspace: str, column: str, id: Id, *, cursor: Optional[str] = None, limit: Optional[int] = None, read: Read = DEFAULT) -> Any:
         """Returns a page of the members of a row, newest first."""
-        return self._read(f"/v1/members/{part(keyspace)}/{part(column)}/{id_of(id)}", read, {"cursor": cursor, "limit": limit})
+        return self._read(f"/v1/members/{part(keyspace)}/{part(column)}/{id_part(id)}", read, {"cursor": cursor, "limit": limit})
 
     def rows_of(self, keyspace: str, column: str, member: Id, *, cursor: Optional[str] = None, limit: Optional[int] = None, read: Read = DEFAULT) -> Any:
         """Returns a page of the rows whose sets contain a member, newest first."""
-        return self._read(f"/v1/members/{part(keyspace)}/{part(column)}/of/{id_of(member, 'member')}", read, {"cursor": cursor, "limit": limit})
+        return self._read(f"/v1/members/{part(keyspace)}/{part(column)}/of/{id_part(member, 'member')}", read, {"cursor": cursor, "limit": limit})
 
     # Unread numbers.
 
     def unread(self, user: Id, *, read: Read = DEFAULT) -> Any:
         """Reads a user's own unread numbers."""
-        return self._read(f"/v1/unread/{id_of(user, 'user')}", read)
+        return self._read(f"/v1/unread/{id_part(user, 'user')}", read)
 
     def incr_unread(self, ops: Sequence[Mapping[str, Any]], *, key: Optional[str] = None) -> Any:
         """Adds to unread numbers of up to 10,000 users: {"user", "add", "floor"?} each. No number drops below 0."""
@@ -137,11 +137,11 @@ class Calls:
 
     def reset_unread(self, user: Id, *, columns: Optional[Sequence[str]] = None, seen: Optional[Mapping[str, int]] = None, key: Optional[str] = None) -> Any:
         """Sets columns of a user to zero, or subtracts the numbers that the user was shown (seen), so that later increments stay."""
-        return self._write("POST", f"/v1/unread/{id_of(user, 'user')}/reset", _given(columns=None if columns is None else names_of(columns, "columns"), seen=None if seen is None else ints_of(seen, "seen")), key)
+        return self._write("POST", f"/v1/unread/{id_part(user, 'user')}/reset", _given(columns=None if columns is None else names_of(columns, "columns"), seen=None if seen is None else ints_of(seen, "seen")), key)
 
     def poll(self, user: Id, *, channels: Sequence[str] = (), dots: Sequence[str] = (), read: Read = DEFAULT) -> Any:
         """Returns all unread numbers of a user: counts, notices of channels, dots and the feed."""
-        return self._read(f"/v1/poll/{id_of(user, 'user')}", read, {"channels": ",".join(names_of(channels, "channels")), "dots": ",".join(names_of(dots, "dots"))})
+        return self._read(f"/v1/poll/{id_part(user, 'user')}", read, {"channels": ",".join(names_of(channels, "channels")), "dots": ",".join(names_of(dots, "dots"))})
 
     def poll_many(self, users: Sequence[Id], *, channels: Sequence[str] = (), dots: Sequence[str] = (), read: Read = DEFAULT) -> Any:
         """Does a poll for up to 100 users, and returns the results in the order of users."""
@@ -158,11 +158,11 @@ class Calls:
 
     def notices(self, channel: str, user: Id, *, since: Optional[int] = None, read: Read = DEFAULT) -> Any:
         """Counts a user's unread notices of a channel. If the user has no position in the channel yet, the count starts after notice number since."""
-        return self._read(f"/v1/notices/{part(channel)}/users/{id_of(user, 'user')}", read, {"since": since})
+        return self._read(f"/v1/notices/{part(channel)}/users/{id_part(user, 'user')}", read, {"since": since})
 
     def read_notices(self, channel: str, user: Id, up_to: Optional[int] = None, *, key: Optional[str] = None) -> Any:
         """Marks all notices as read, or those up to a number. The user's position never moves back."""
-        return self._write("POST", f"/v1/notices/{part(channel)}/users/{id_of(user, 'user')}/read", _given(up_to=up_to), key)
+        return self._write("POST", f"/v1/notices/{part(channel)}/users/{id_part(user, 'user')}/read", _given(up_to=up_to), key)
 
     def fire_dot(self, name: str, *, key: Optional[str] = None) -> Any:
         """Shows a red dot to every user."""
@@ -170,11 +170,11 @@ class Calls:
 
     def dot(self, name: str, user: Id, *, read: Read = DEFAULT) -> Any:
         """Reports whether a user sees a dot."""
-        return self._read(f"/v1/dots/{part(name)}/users/{id_of(user, 'user')}", read, shape=operator.itemgetter("show"))
+        return self._read(f"/v1/dots/{part(name)}/users/{id_part(user, 'user')}", read, shape=operator.itemgetter("show"))
 
     def clear_dot(self, name: str, user: Id, *, key: Optional[str] = None) -> Any:
         """Hides a dot from a user until it is fired again."""
-        return self._write("POST", f"/v1/dots/{part(name)}/users/{id_of(user, 'user')}/clear", {}, key)
+        return self._write("POST", f"/v1/dots/{part(name)}/users/{id_part(user, 'user')}/clear", {}, key)
 
     # Feeds and timelines.
 
@@ -184,7 +184,7 @@ class Calls:
 
     def reset_feed_up_to(self, user: Id, post: Id, *, key: Optional[str] = None) -> Any:
         """Marks the posts of all followees as seen, up to the newest post that the user was shown."""
-        return self._write("POST", f"/v1/feed/{id_of(user, 'user')}/reset", {"up_to": id_of(post, "post")}, key)
+        return self._write("POST", f"/v1/feed/{id_part(user, 'user')}/reset", {"up_to": id_of(post, "post")}, key)
 
     def follow(self, user: Id, followees: Sequence[Id], *, key: Optional[str] = None) -> Any:
         """Adds followees to those of a user. Their earlier posts count as seen."""
@@ -200,35 +200,35 @@ class Calls:
 
     def _feed(self, user: Id, verb: str, followees: Optional[Sequence[Id]], key: Optional[str]) -> Any:
         body = {} if followees is None else {"followees": ids_of(followees, "followees")}
-        return self._write("POST", f"/v1/feed/{id_of(user, 'user')}/{verb}", body, key)
+        return self._write("POST", f"/v1/feed/{id_part(user, 'user')}/{verb}", body, key)
 
     def feed_unread(self, user: Id, *, detail: bool = False, read: Read = DEFAULT) -> Any:
         """Counts the posts of followees that a user has not seen."""
-        return self._read(f"/v1/feed/{id_of(user, 'user')}/unread", read, {"detail": detail or None})
+        return self._read(f"/v1/feed/{id_part(user, 'user')}/unread", read, {"detail": detail or None})
 
     def _followees_page(self, user: Id, *, cursor: Optional[str] = None, limit: int = 1000, read: Read = DEFAULT) -> Any:
         """Returns the followees of a user, by ascending id."""
-        return self._read(f"/v1/feed/{id_of(user, 'user')}/followees", read, {"cursor": cursor, "limit": limit})
+        return self._read(f"/v1/feed/{id_part(user, 'user')}/followees", read, {"cursor": cursor, "limit": limit})
 
     def put_group(self, user: Id, name: str, followees: Sequence[Id], *, key: Optional[str] = None) -> Any:
         """Makes a group of some followees, or replaces the group of that name."""
-        return self._write("PUT", f"/v1/feed/{id_of(user, 'user')}/groups/{part(name)}", {"followees": ids_of(followees, "followees")}, key)
+        return self._write("PUT", f"/v1/feed/{id_part(user, 'user')}/groups/{part(name)}", {"followees": ids_of(followees, "followees")}, key)
 
     def drop_group(self, user: Id, name: str, *, key: Optional[str] = None) -> Any:
         """Deletes a group. The user still follows its followees."""
-        return self._write("DELETE", f"/v1/feed/{id_of(user, 'user')}/groups/{part(name)}", None, key)
+        return self._write("DELETE", f"/v1/feed/{id_part(user, 'user')}/groups/{part(name)}", None, key)
 
     def add_post(self, author: Id, post: Id, *, key: Optional[str] = None) -> Any:
         """Adds a post to an author's outbox, and 1 to the author's number of posts. If the outbox has the post already, nothing changes."""
-        return self._write("POST", f"/v1/outbox/{id_of(author, 'author')}", {"id": id_of(post, "post")}, key)
+        return self._write("POST", f"/v1/outbox/{id_part(author, 'author')}", {"id": id_of(post, "post")}, key)
 
     def remove_post(self, author: Id, post: Id, *, key: Optional[str] = None) -> Any:
         """Removes a post from an author's outbox. If the outbox had the post, the author's number of posts drops by 1."""
-        return self._write("DELETE", f"/v1/outbox/{id_of(author, 'author')}/{id_of(post, 'post')}", None, key)
+        return self._write("DELETE", f"/v1/outbox/{id_part(author, 'author')}/{id_part(post, 'post')}", None, key)
 
     def outbox(self, author: Id, *, cursor: Optional[str] = None, limit: Optional[int] = None, read: Read = DEFAULT) -> Any:
         """Returns a page of an author's posts, newest first."""
-        return self._read(f"/v1/outbox/{id_of(author, 'author')}", read, {"cursor": cursor, "limit": limit})
+        return self._read(f"/v1/outbox/{id_part(author, 'author')}", read, {"cursor": cursor, "limit": limit})
 
     def timeline(self, user: Id, *, cursor: Optional[str] = None, limit: Optional[int] = None, group: str = "", counts: str = "", member: Sequence[str] = (), read: Read = DEFAULT) -> Any:
         """Returns a page of the posts of a user's followees, newest first.
@@ -236,7 +236,7 @@ class Calls:
         counts names the keyspace of the posts' counts. member names columns: each post reports whether its sets of these columns contain the user.
         """
         query = {"cursor": cursor, "limit": limit, "group": group, "counts": counts, "member": ",".join(names_of(member, "member"))}
-        return self._read(f"/v1/timeline/{id_of(user, 'user')}", read, query)
+        return self._read(f"/v1/timeline/{id_part(user, 'user')}", read, query)
 
     # Keyspaces.
 

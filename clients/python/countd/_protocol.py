@@ -259,13 +259,25 @@ def ids_of(ids: Iterable[Id], field: str) -> list[str]:
 
 
 def id_of(value: Id, field: str = "id") -> str:
-    """Returns an id as a string in its only spelling. It raises ValueError for any other value."""
+    """Returns an id as a string. It raises ValueError for a value that no keyspace takes."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise ValueError(f"{field}: {value!r} is not an int or a str")
-    text = str(value)
-    if not (text.isascii() and text.isdecimal()) or (text[0] == "0" and text != "0") or int(text) >= 1 << 64:
-        raise ValueError(f"{field}: {text!r} is not an id, a whole number from 0 to 2^64 - 1")
-    return text
+    if isinstance(value, int):
+        if not 0 <= value < 1 << 64:
+            raise ValueError(f"{field}: {value!r} is not an id, a whole number from 0 to 2^64 - 1")
+        return str(value)
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:  # half of a surrogate pair
+        size = 0
+    if not 1 <= size <= 128:
+        raise ValueError(f"{field}: {value!r:.80} is not an id, a text of 1 to 128 bytes of UTF-8")
+    return value
+
+
+def id_part(value: Id, field: str = "id") -> str:
+    """Returns an id as a part of a path."""
+    return part(id_of(value, field))
 
 
 def int_of(value: int, field: str) -> int:
