@@ -12,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/internal/strictjson"
 )
@@ -57,6 +58,9 @@ func (e *MemberError) Error() string { return e.Problem }
 
 // problemOf returns the problem of a value that does not fit the type t.
 func problemOf(t reflect.Type) string {
+	if t == reflect.TypeFor[client.ID]() {
+		return strictjson.NotUint64
+	}
 	switch t.Kind() {
 	case reflect.Pointer:
 		return problemOf(t.Elem())
