@@ -157,7 +157,6 @@ func TestBadRequestsNameNothing(t *testing.T) {
 		{"since", "POST", "/v1/notices/news/users/ann/read", `{"since":-1}`},
 		{"name", "POST", "/v1/notices/News/users/ann/read", `{}`},
 		{"users[0]", "POST", "/v1/poll", `{"users":[""]}`},
-		{"counts", "GET", "/v1/timeline/ann?counts=articles", ""},
 		{"counts", "GET", "/v1/timeline/ann?counts=plain", ""},
 		{"name", "PUT", "/v1/feed/ann/groups/%20", `{"followees":["bob"]}`},
 	} {
@@ -236,6 +235,10 @@ func TestTextTimelines(t *testing.T) {
 	l.ok(`{"posts":[{"id":"p3","author":"bob","counts":{"repost":0,"comment":0,"like":0,"view":0},"member":{"like":false}},{"id":"p2","author":"ann","counts":{"repost":0,"comment":0,"like":1,"view":0},"member":{"like":true}}],"cursor":"2.1"}`,
 		"GET", "/v1/timeline/me?limit=2&counts=posts&member=like", "")
 	l.ok(`{"posts":[{"id":"p/1","author":"ann"}]}`, "GET", "/v1/timeline/me?cursor=2.1", "")
+	l.do("POST", articles+"/incr", `{"ops":[{"id":"p3","add":{"view":3}},{"id":"p/1","add":{"view":1}}]}`)
+	l.do("POST", "/v1/members/articles/like", opsOf(joined("p/1", "me", true)))
+	l.ok(`{"posts":[{"id":"p3","author":"bob","counts":{"like":0,"view":3},"member":{"like":false}},{"id":"p2","author":"ann","counts":{"like":0,"view":0},"member":{"like":false}},{"id":"p/1","author":"ann","counts":{"like":1,"view":1},"member":{"like":true}}]}`,
+		"GET", "/v1/timeline/me?counts=articles&member=like", "")
 	l.ok(`{"posts":[]}`, "GET", "/v1/timeline/nobody", "")
 
 	l.ok(`{"followees":["ann","bob"]}`, "GET", "/v1/feed/me/followees", "")
@@ -270,6 +273,8 @@ func TestTextsOfOneKind(t *testing.T) {
 		l.ok(`{"id":"`+author+`","counts":{"posts":1,"followers":0,"following":0}}`, "GET", "/v1/counters/users/"+author, "")
 		l.ok(`{"unread":0`+written, "POST", "/v1/feed/1/reset", `{"followees":["`+author+`"],"up_to":"`+post+`"}`)
 		l.ok(`{"posts":[{"id":"`+post+`","author":"`+author+`"}]}`, "GET", "/v1/timeline/1", "")
+		l.do("POST", articles+"/incr", `{"ops":[{"id":"`+post+`","add":{"view":3}}]}`)
+		l.ok(`{"posts":[{"id":"`+post+`","author":"`+author+`","counts":{"like":0,"view":3}}]}`, "GET", "/v1/timeline/1?counts=articles", "")
 		l.forget()
 		l.ok(`{"changed":true,"posts":0`+written, "DELETE", "/v1/outbox/"+author+"/"+url.PathEscape(post), "")
 	}

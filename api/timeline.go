@@ -109,8 +109,11 @@ func readTimeline(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	if err := r.readMemberOf(&q); err != nil {
 		return err
 	}
-	if q.Counts != nil && namesOf(q.Counts) != postNames(r) {
-		return invalid("counts", "keyspace "+q.Counts.Name+" has other ids than posts")
+	if q.Counts != nil {
+		var ok bool
+		if q.RowIDs, ok = r.texts.Names.Translate(postNames(r), namesOf(q.Counts)); !ok {
+			return invalid("counts", "the ids of keyspace "+q.Counts.Name+" are numbers, and those of posts are texts")
+		}
 	}
 	if err := named(&r.texts); err != nil {
 		return err

@@ -130,6 +130,9 @@ type TimelineQuery struct {
 	// whether the user is in the set of each post.
 	Member []uint8
 	Sets   *shard.Keyspace
+	// RowIDs replaces the ids of posts by their ids in the keyspaces Counts and Sets; nil if they are
+	// the same.
+	RowIDs func(posts []uint64, opt *shard.ReadOptions) error
 }
 
 // ParseCursor sets After and HasAfter from a text of AppendCursor. It returns false for any other
@@ -221,6 +224,11 @@ func (t *Timelines) readRows(q *TimelineQuery, opt *shard.ReadOptions, p *Timeli
 	p.ids = p.ids[:0]
 	for _, post := range p.Posts {
 		p.ids = append(p.ids, post.ID)
+	}
+	if q.RowIDs != nil {
+		if err := q.RowIDs(p.ids, opt); err != nil {
+			return fmt.Errorf("cannot look up ids: %w", err)
+		}
 	}
 	if len(q.Member) == 0 {
 		return t.readCounts(q.Counts, opt, p)

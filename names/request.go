@@ -120,6 +120,27 @@ func (n *Names) Show(space string, ids []uint64, opt *shard.ReadOptions) (Shown,
 	return s, n.Texts(space, ids, s, opt)
 }
 
+// Translate returns a function that replaces ids of the space from by the ids with the same texts in
+// the space to, and by 0 for a text without one there. The text of a number is its digits. It returns
+// nil if the ids are the same, and false if from has texts and to has numbers.
+func (n *Names) Translate(from, to string) (ids func(ids []uint64, opt *shard.ReadOptions) error, ok bool) {
+	if from == to || to == "" {
+		return nil, from == to
+	}
+	return func(ids []uint64, opt *shard.ReadOptions) error {
+		texts, err := n.Show(from, ids, opt)
+		if err != nil {
+			return err
+		}
+		if texts == nil {
+			for _, id := range ids {
+				texts = append(texts, strconv.FormatUint(id, 10))
+			}
+		}
+		return n.Find(to, texts, ids, opt)
+	}, true
+}
+
 // AppendTo appends the id with index i: its text, or its digits. The text of an erased id is "".
 func (s Shown) AppendTo(dst []byte, i int, id uint64) []byte {
 	if s == nil {

@@ -115,9 +115,10 @@ func readTimeline(a *arguments) {
 	a.Fail(err)
 	posts, err := a.node().namesOf(kinds.KeyspacePosts)
 	a.Fail(err)
-	for field, ks := range map[string]*shard.Keyspace{"counts": q.Counts, "member": q.Sets} {
-		if ks != nil && ks.Names != posts {
-			a.Fail(resp.FieldError(field, "the ids of the keyspace are not those of posts"))
+	if q.Counts != nil {
+		var ok bool
+		if q.RowIDs, ok = a.node().names.Translate(posts, q.Counts.Names); !ok {
+			a.Fail(resp.FieldError("counts", "the ids of the keyspace are numbers, and those of posts are texts"))
 		}
 	}
 	var authors, ids names.Shown
