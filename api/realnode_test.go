@@ -22,13 +22,19 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// openReal opens a node on a directory and waits until it serves.
-func openReal(t *testing.T, dir string) *shard.Node {
+// openReal opens a node on a directory and waits until it serves. The ids of the built-in keyspaces
+// texts are texts.
+func openReal(t *testing.T, dir string, texts ...string) *shard.Node {
 	t.Helper()
+	ofTexts := map[string]bool{}
+	for _, name := range texts {
+		ofTexts[name] = true
+	}
 	n, err := shard.Open(shard.Config{
 		Dir: dir, NodeKey: "n1", NodeName: "n1", Bootstrap: true, ClusterID: strings.Repeat("5", 32), ClusterName: "likes", Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
 		HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402",
 		Shards: map[string]int{"posts": 7, "users": 7, "unread": 7, "feed": 7}, // so that requests span shards
+		Texts:  ofTexts,
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
 	})
