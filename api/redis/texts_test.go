@@ -190,6 +190,31 @@ func TestNamesWithoutALeader(t *testing.T) {
 	equalReplies(t, c.do("COUNTD.SESSION p 1", "INCR posts:a:like", "COUNTD.SESSION END", "GET posts:a:like", "HGETALL posts:a"), "+OK", "1", "+OK", `"1"`, `["like" "1"]`)
 }
 
+// A server that has just begun finds the numbers of all texts, each for its own place in the plan.
+func TestTextsThatAreNotInMemory(t *testing.T) {
+	n := newTextNode()
+	dial(t, serve(t, n, nil)).do("MSET posts:a:like 1 posts:b:like 2 posts:c:view 3", "SADD posts:a:like:members ann bob", "COUNTD.UNREAD.INCR ann at 4 bob comment 5")
+	for _, lines := range [][]string{
+		{"MGET posts:a:like posts:b:like posts:x:like posts:c:view posts:c:like", `["3" "2" null "3" null]`},
+		{"EXISTS posts:a posts:b posts:c posts:x", "3"},
+		{"INCR posts:b:like", "3", "GET posts:a:like", `"3"`, "HGETALL posts:b", `["like" "3"]`, "INCR posts:a:like", "4"},
+		{"SMISMEMBER posts:a:like:members ann carol bob", "[1 0 1]", "SISMEMBER posts:b:like:members ann", "0"},
+		{"SSCAN posts:a:like:members 0", `["0" ["bob" "ann"]]`},
+		{"SADD posts:a:like:members bob carol ann", "1", "SREM posts:a:like:members bob", "1"},
+		{"COUNTD.UNREAD.GET ann", `["at" 4 "comment" 0]`, "COUNTD.UNREAD.GET bob", `["at" 0 "comment" 5]`, "COUNTD.UNREAD.INCR bob at 1 ann at 1", "[1 5]"},
+		{"COUNTD.POLL bob", `["unread" ["at" 1 "comment" 5] "notices" [] "dots" [] "feed" 0]`, "COUNTD.POLL ann", `["unread" ["at" 5 "comment" 0] "notices" [] "dots" [] "feed" 0]`},
+		{"SCAN 0 MATCH posts:*", `["0" ["posts:a" "posts:b" "posts:c"]]`},
+		{"DEL posts:b:like posts:x:like", "1", "GET posts:b:like", "null"},
+	} {
+		c := dial(t, serve(t, n, nil))
+		var commands, want []string
+		for i := 0; i < len(lines); i += 2 {
+			commands, want = append(commands, lines[i]), append(want, lines[i+1])
+		}
+		equalReplies(t, c.do(commands...), want...)
+	}
+}
+
 // A column that another node has created makes text keys of its counts.
 func TestTextKeysOfNewColumns(t *testing.T) {
 	n := newTextNode()
