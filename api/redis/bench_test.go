@@ -10,15 +10,23 @@ import (
 
 // BenchmarkPipeline has 50 clients send pipelines over real sockets to a real node. Its CPU time
 // includes that of the clients, which do little work.
-func BenchmarkPipeline(b *testing.B) {
-	const rows = 1_000_000
-	node := openNode(b)
+func BenchmarkPipeline(b *testing.B) { pipelines(b, 1_000_000, false) }
+
+// BenchmarkTextPipeline does the same with texts whose numbers are in memory.
+func BenchmarkTextPipeline(b *testing.B) { pipelines(b, 50_000, true) }
+
+func pipelines(b *testing.B, rows int, texts bool) {
+	node := openNode(b, texts)
+	key := "posts:%d:like"
+	if texts {
+		key = "posts:8f14e45f-ceea-467f-9575-%012x:like"
+	}
 	s := serve(b, node, nil)
 	fill := dial(b, s)
 	for from := 0; from < rows; from += 5000 {
 		line := []byte("COUNTD.INCR")
 		for id := from; id < from+5000; id++ {
-			line = fmt.Appendf(line, " posts:%d:like 1", id)
+			line = fmt.Appendf(line, " "+key+" 1", id)
 		}
 		fill.do(string(line))
 	}
@@ -29,16 +37,16 @@ func BenchmarkPipeline(b *testing.B) {
 		line  func() string
 		lines int // lines of the reply
 	}{
-		{"GET", func() string { return fmt.Sprintf("GET posts:%d:like", random()) }, 2},
+		{"GET", func() string { return fmt.Sprintf("GET "+key, random()) }, 2},
 		{"MGET20", func() string {
 			line := "MGET"
 			for range 20 {
-				line += fmt.Sprintf(" posts:%d:like", random())
+				line += fmt.Sprintf(" "+key, random())
 			}
 			return line
 		}, 41},
 		{"POLL", func() string { return fmt.Sprintf("COUNTD.POLL %d CHANNELS 1 news DOTS 1 shop", random()) }, 31},
-		{"INCR", func() string { return fmt.Sprintf("INCR posts:%d:like", random()) }, 1},
+		{"INCR", func() string { return fmt.Sprintf("INCR "+key, random()) }, 1},
 	} {
 		for _, depth := range []int{1, 16, 100} {
 			b.Run(fmt.Sprintf("%s/%d", command.name, depth), func(b *testing.B) {

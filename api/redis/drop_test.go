@@ -11,7 +11,7 @@ import (
 // No reply shows a dropped keyspace or column, even to a connection that has used it. A keyspace or
 // column that is created again under the same name counts from zero.
 func TestDropped(t *testing.T) {
-	n := openNode(t)
+	n := openNode(t, false)
 	c := dial(t, serve(t, n, nil))
 	create := func(columns ...string) {
 		t.Helper()

@@ -13,6 +13,7 @@ type generator struct {
 	rand    *rand.Rand
 	version int
 	used    map[string]bool
+	texts   bool // ids and members are texts
 	multi   bool // the generator is within a transaction, whose keys must be on one shard
 }
 
@@ -65,8 +66,12 @@ func (g *generator) anyNumber() string {
 // command returns a command about the row of an id.
 func (g *generator) command(id int) []string {
 	field := func() string { return pick(g, "repost", "comment", "like", "view") }
-	count := func() string { return fmt.Sprintf("posts:%d:%s", id, field()) }
-	row := fmt.Sprintf("posts:%d", id+105) // on the same one of 7 shards as id
+	text := "%d"
+	if g.texts {
+		text = "é-%d x"
+	}
+	count := func() string { return fmt.Sprintf("posts:"+text+":%s", id, field()) }
+	row := fmt.Sprintf("posts:"+text, id+105) // on the same one of 7 shards as id
 	either := func() string { return pick(g, count(), row) }
 	several := func(of func() string) (words []string) {
 		for range 1 + g.rand.IntN(4) {
@@ -80,11 +85,14 @@ func (g *generator) command(id int) []string {
 		}
 		return words
 	}
-	set := fmt.Sprintf("users:%d:followers:members", id) // no other command changes the count of this column
+	set := fmt.Sprintf("users:"+text+":followers:members", id) // no other command changes the count of this column
 	if !g.multi {
 		either = func() string { return pick(g, count(), row, set) }
 	}
 	member := func() string {
+		if g.texts {
+			return pick(g, "x", "01", "a:b", "ünï", strconv.Itoa(g.rand.IntN(6)), strconv.Itoa(g.rand.IntN(6)))
+		}
 		return pick(g, "0", "18446744073709551615", strconv.Itoa(g.rand.IntN(6)), strconv.Itoa(g.rand.IntN(6)))
 	}
 	noMember := func() string { return pick(g, member(), member(), "x", "-1", "", "1.5", "18446744073709551616") }

@@ -25,7 +25,7 @@ import (
 //  2. each write of the next session is applied once too;
 //  3. a write without a session counts each time.
 func TestSessionsCountOnce(t *testing.T) {
-	s := serve(t, openNode(t), nil)
+	s := serve(t, openNode(t, false), nil)
 	rng := rand.New(rand.NewPCG(1, 2))
 	const writes = 300 // more writes than the window of a producer
 	want := map[string]int{}
@@ -76,7 +76,7 @@ func TestSessionsCountOnce(t *testing.T) {
 }
 
 func TestKeysCountOnce(t *testing.T) {
-	s := serve(t, openNode(t), nil)
+	s := serve(t, openNode(t, false), nil)
 	a, b := dial(t, s), dial(t, s)
 	const line = "COUNTD.INCR posts:1:like 1 posts:2:like 2 users:3:posts 3 KEY "
 	a.want(line+"k1", "[1 2 3]", line+"k1", "[1 2 3]", line+"k2", "[2 4 6]")
@@ -87,7 +87,7 @@ func TestKeysCountOnce(t *testing.T) {
 // If a key was used for another COUNTD.INCR, the whole new command conflicts. The commands may name
 // different keyspaces, and may be in one pipeline or in two.
 func TestKeysConflictWithTheWholeCommand(t *testing.T) {
-	c := dial(t, serve(t, openNode(t), nil))
+	c := dial(t, serve(t, openNode(t, false), nil))
 	const conflict = "-CONFLICT the key was used for another request"
 	ofPosts, ofUsers := "COUNTD.INCR posts:1:like 1 KEY ", "COUNTD.INCR users:3:posts 1 KEY "
 	ofBoth, ofOthers := "COUNTD.INCR posts:1:like 1 users:3:posts 1 KEY ", "COUNTD.INCR users:4:posts 1 posts:2:like 1 KEY "
@@ -185,7 +185,7 @@ func TestFullSession(t *testing.T) {
 // command, a session has no number for a write. 1. It refuses a write, in a transaction too. 2. It
 // serves reads. 3. Earlier writes have counted. 4. The next session may write.
 func TestSessionRefusesWritesBehindAnUnknownCommand(t *testing.T) {
-	c := dial(t, serve(t, openNode(t), nil))
+	c := dial(t, serve(t, openNode(t, false), nil))
 	unknown := "-" + resp.UnknownCommand([][]byte{[]byte("COUNTD.LATER"), []byte("posts:1")})
 	c.want("COUNTD.LATER posts:1", unknown, "COUNTD.SESSION p 1", "+OK", "INCR posts:1:like", "1",
 		"COUNTD.LATER posts:1", unknown, "INCR posts:1:like", "-"+errSessionUnsure, "GET posts:1:like", `"1"`,

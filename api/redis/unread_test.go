@@ -24,7 +24,7 @@ const (
 // The test runs the commands of unread numbers on a real node, in the order in which a user causes
 // them.
 func TestUnreadCommands(t *testing.T) {
-	s := serve(t, openNode(t), nil)
+	s := serve(t, openNode(t, false), nil)
 	dial(t, s).want("COUNTD.POLL 3", nobody)
 	for _, test := range []struct {
 		name  string
@@ -129,7 +129,7 @@ func TestBadUnreadCommands(t *testing.T) {
 // The commands of a user's whole day get the same replies in one pipeline as one by one. A repeat
 // in the same session gets the same replies and changes nothing.
 func TestUnreadSessions(t *testing.T) {
-	s := serve(t, openNode(t), nil)
+	s := serve(t, openNode(t, false), nil)
 	lines := []string{
 		"COUNTD.SESSION importer 1", "COUNTD.NOTICE.PUBLISH news", "COUNTD.NOTICE.PUBLISH news", "COUNTD.NOTICE.READ news 7 UPTO 1", "COUNTD.UNREAD.INCR 7 at 2 8 at 1",
 		"COUNTD.UNREAD.RESET 7 SEEN 1 at 1", "SET users:2:posts 5", "COUNTD.FEED.FOLLOW 7 2", "INCRBY users:2:posts 3", "COUNTD.DOT.FIRE shop", "COUNTD.DOT.CLEAR shop 7",
