@@ -66,6 +66,10 @@ var ErrRestoredOther = errors.New("the shard does not hold what was restored")
 // refuses the writes of this restore.
 var ErrOtherRestore = errors.New("another restore of the shard has begun")
 
+// ErrOtherNames is returned by RestoreShard if a text has another number in the shard than in the snapshot, or a number
+// another text. Then the counts of the backup would be those of other ids.
+var ErrOtherNames = errors.New("texts have other numbers in the cluster than in the backup: restore into a new cluster, or drop the keyspace whose ids they are")
+
 // RestoreOptions are the options of RestoreShard.
 type RestoreOptions struct {
 	Force bool // first delete the shard's rows, outboxes and members
@@ -159,8 +163,10 @@ func RestoreShard(ctx context.Context, n RestoreNode, group uint32, stream io.Re
 	facts.Rows += r.changed.Rows
 	facts.Digest += r.changed.Digest
 	facts.SetBack = r.changed.SetBack
-	if err := r.check(facts); err != nil {
-		return facts, err
+	if !r.merges {
+		if err := r.check(facts); err != nil {
+			return facts, err
+		}
 	}
 	return facts, r.openPositions()
 }
@@ -191,8 +197,8 @@ func (r *restore) open(stream io.Reader, o RestoreOptions) (*raftfsm.SnapshotRea
 	switch {
 	case err != nil:
 		return nil, err
-	case r.kind == codec.KindBoard:
-		return nil, errors.New("a board is not restored by ids, because it always has one shard")
+	case kinds.All.Traits(r.keyspace.Kind).Undivided:
+		return nil, fmt.Errorf("a shard of %s is not restored by ids, because it is always the only one", r.kind)
 	case int(snapshot.Route().Modulus)%o.Divisor != 0:
 		return nil, fmt.Errorf("%s is not of a keyspace that was created with %d shards", snapshot.Route(), o.Divisor)
 	}
@@ -240,6 +246,7 @@ type restore struct {
 	positions [][]dedup.PositionRecord  // positions in each snapshot
 	// positionsDigest is the contribution of positions to the digests of the snapshots.
 	positionsDigest uint64
+	merges          bool                  // the shard has names that the restore keeps, so it may have more than the snapshot
 	closed          bool                  // closePositions was called
 	changed         raftfsm.SnapshotFacts // expected difference between the facts of the shard and the sum of the facts of the snapshots
 
@@ -357,7 +364,9 @@ func (r *restore) write(id dedup.RequestID, ops raftfsm.Ops) error {
 	return r.repeat(func(deadline time.Time) error {
 		w := &shard.Write{Ops: ops, ID: id, Deadline: deadline}
 		err := r.node.Write(r.keyspace, w)
-		if err == nil && len(w.Overflows) > 0 {
+		if err == nil && len(w.Overflows) > 0 && r.kind == codec.KindNames {
+			err = fmt.Errorf("keyspace %s: %w", r.keyspace.Name, ErrOtherNames)
+		} else if err == nil && len(w.Overflows) > 0 {
 			err = fmt.Errorf("%w: the shard refused what it holds", ErrBadSnapshot)
 		}
 		return err

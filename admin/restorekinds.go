@@ -10,6 +10,7 @@ import (
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/raftfsm/names"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard/errs"
@@ -17,12 +18,16 @@ import (
 
 // This file restores everything but counts and positions.
 
-// clear deletes everything in a shard of feeds or the board, and begins the restore. Without force
-// it returns ErrShardNotEmpty if the shard has rows.
+// clear deletes everything in a shard of feeds or the board, and begins the restore. It deletes no names. Without
+// force it returns ErrShardNotEmpty if the shard has rows.
 func (r *restore) clear(force bool) error {
 	led, err := r.leader()
 	if err != nil {
 		return err
+	}
+	if r.kind == codec.KindNames { // nothing is deleted: what is there must agree
+		r.merges = led.Rows > 0
+		return r.begin(names.Ops{{Kind: names.Put}})
 	}
 	if led.Rows > 0 && !force {
 		return r.notEmpty()
@@ -87,7 +92,7 @@ func (r *restore) setBack(key uint64, row []int64) {
 	}
 }
 
-// body adds a feed, an outbox or the board to the next writes.
+// body adds a feed, an outbox, the board or a name to the next writes.
 func (r *restore) body(key uint64, body any) error {
 	switch body := body.(type) {
 	case *feed.Feed:
@@ -96,6 +101,8 @@ func (r *restore) body(key uint64, body any) error {
 		return r.outbox(key, body)
 	case *unread.BoardView:
 		return r.board(body)
+	case *names.Name:
+		return r.name(body)
 	}
 	return fmt.Errorf("a %T cannot be restored", body)
 }
@@ -128,6 +135,16 @@ func (r *restore) feed(key uint64, of *feed.Feed) error {
 		}
 		add(op)
 	}
+	return r.added()
+}
+
+// name adds a text and its number to the next writes.
+func (r *restore) name(of *names.Name) error {
+	ops, err := opsOf[names.Ops](r)
+	if err != nil {
+		return err
+	}
+	*ops = append(*ops, names.Op{Kind: names.Put, Text: of.Text, Number: of.Number})
 	return r.added()
 }
 

@@ -105,6 +105,7 @@ var backendFaults = []struct {
 	{shard.ErrNotBackedUp, fasthttp.StatusNotFound, codeNotFound},
 	{admin.ErrBadSnapshot, fasthttp.StatusBadRequest, codeInvalidArgument},
 	{admin.ErrShardNotEmpty, fasthttp.StatusConflict, codeRefused},
+	{admin.ErrOtherNames, fasthttp.StatusConflict, codeRefused},
 	{admin.ErrRestoredOther, fasthttp.StatusConflict, codeRefused},
 	{admin.ErrOtherRestore, fasthttp.StatusConflict, codeRefused},
 	{errs.ErrUnknownKeyspace, fasthttp.StatusNotFound, codeUnknownKeyspace}, // first, because the error for a dropped keyspace may wrap any other error

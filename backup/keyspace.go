@@ -2,7 +2,9 @@ package backup
 
 import (
 	"cmp"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/client/column"
@@ -11,6 +13,56 @@ import (
 // KindCounters is the only kind of keyspaces that clients can create. The cluster creates the keyspaces of
 // other kinds itself.
 const KindCounters = "counters"
+
+const (
+	// KindNames is the kind of the keyspaces that give texts their numbers. Lists of keyspaces hide them.
+	KindNames = "names"
+	// IDsText is the value of IDs for texts.
+	IDsText = "text"
+
+	namesSuffix = "@ids"
+	userNames   = "users" + namesSuffix // gives the numbers of users, and so of members of any column
+)
+
+// Names returns the keyspaces that give the texts in this one their numbers: those of its ids, and those of users. A backup
+// may lack the latter.
+func (k *Keyspace) Names() (own, users string) {
+	switch {
+	case k.Kind == KindNames || k.Kind == "board":
+		return "", ""
+	case k.IDs == "":
+		return "", userNames
+	case k.Kind == KindCounters:
+		return k.Name + namesSuffix, userNames
+	}
+	return userNames, userNames
+}
+
+// Owner returns the keyspace by which it was chosen whether ids are texts: for a keyspace of names, the one that was created
+// with it.
+func (k *Keyspace) Owner() string {
+	switch k.Kind {
+	case KindNames:
+		return strings.TrimSuffix(k.Name, namesSuffix)
+	case KindCounters:
+		return k.Name
+	}
+	return strings.TrimSuffix(userNames, namesSuffix)
+}
+
+// WithNames returns the keyspaces of a list, and those of kind names, which the list hides. numbers is as in
+// Cluster.Groups.
+func WithNames(list []client.Keyspace, numbers map[string]uint32) []client.Keyspace {
+	all := slices.Clone(list)
+	for _, group := range slices.Sorted(maps.Keys(numbers)) {
+		name, hidden := strings.CutSuffix(group, namesSuffix+"/0")
+		name += namesSuffix
+		if hidden && !slices.ContainsFunc(all, func(k client.Keyspace) bool { return k.Name == name }) {
+			all = append(all, client.Keyspace{Name: name, Kind: KindNames, Columns: []string{}, Shards: 1})
+		}
+	}
+	return all
+}
 
 // modulusMax bounds the moduli of a manifest. It is far above the most shards of a keyspace.
 const modulusMax = 1 << 16
@@ -26,6 +78,9 @@ type Keyspace struct {
 	// programs, which lack this field, refuse a manifest that has it.
 	Numbered []string `json:"numbered_columns,omitempty"`
 	column.Settings[int64]
+	// IDs is IDsText, or "" for numbers. Older programs, which lack this field, refuse a manifest that has
+	// it.
+	IDs string `json:"ids,omitempty"`
 	// Sharding is "" for modulo. Older programs, which lack this field, refuse a manifest that has
 	// it.
 	Sharding string `json:"sharding,omitempty"`
@@ -154,8 +209,13 @@ func (k *Keyspace) SameNumbers(there []string) bool {
 var referringKinds = []string{"unread", "feed"}
 
 // InOrder sorts keyspaces into the order in which a backup copies them. A restore uses the
-// reverse order.
+// reverse order. Names come last: rows have numbers of names.
 func InOrder[K any](keyspaces []K, kind func(K) string) {
-	rank := func(k K) int { return min(slices.Index(referringKinds, kind(k)), 0) } // 0 if k refers to others, or -1
+	rank := func(k K) int { // 0 if k refers to others, or -1, or -2 for names
+		if kind(k) == KindNames {
+			return -2
+		}
+		return min(slices.Index(referringKinds, kind(k)), 0)
+	}
 	slices.SortStableFunc(keyspaces, func(a, b K) int { return cmp.Compare(rank(b), rank(a)) })
 }

@@ -10,6 +10,7 @@ import (
 	"hash"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/countd/countd/client"
@@ -65,13 +66,14 @@ func (t *taking) all(ctx context.Context) (*Manifest, error) {
 	if err != nil {
 		return nil, err
 	}
+	keyspaces = WithNames(keyspaces, numbers)
 	before, err := t.cluster.Sources(ctx)
 	if err != nil {
 		return nil, err
 	}
 	InOrder(keyspaces, func(k client.Keyspace) string { return k.Kind })
 	for _, k := range keyspaces {
-		in := Keyspace{Name: k.Name, Kind: k.Kind, Shards: k.Shards, Sharding: k.Sharding, CreatedShards: k.CreatedShards}
+		in := Keyspace{Name: k.Name, Kind: k.Kind, Shards: k.Shards, IDs: k.IDs, Sharding: k.Sharding, CreatedShards: k.CreatedShards}
 		for shard := range k.Shards {
 			if in.Files, err = t.shards(ctx, k.Name, shard, k.Shards, numbers, in.Files); err != nil {
 				return nil, err
@@ -122,6 +124,7 @@ func (t *taking) addColumns(ctx context.Context, m *Manifest, numbers map[string
 	if err != nil {
 		return err
 	}
+	keyspaces = WithNames(keyspaces, now)
 	for i := range m.Keyspaces {
 		in := &m.Keyspaces[i]
 		at := slices.IndexFunc(keyspaces, func(k client.Keyspace) bool { return k.Name == in.Name })
@@ -193,7 +196,7 @@ func (t *taking) shard(ctx context.Context, keyspace string, shard int, numbers 
 	if !there {
 		return nil, errors.New("it has no group")
 	}
-	f := &File{Shard: shard, Name: fmt.Sprintf("%s-%02d%s", keyspace, shard, FileSuffix)}
+	f := &File{Shard: shard, Name: fmt.Sprintf("%s-%02d%s", strings.ReplaceAll(keyspace, "@", "."), shard, FileSuffix)}
 	retry := client.Retry{For: retryFor, OnWait: func(err error, _ time.Duration) { t.say("%s: %v", name, err) }}
 	err := retry.Do(ctx, func() error { return t.file(ctx, number, f) })
 	if err == nil && t.Saved != nil {

@@ -294,6 +294,7 @@ const rule = `
 		raftfsm/dedup
 		raftfsm/feed
 		raftfsm/kinds
+		raftfsm/names
 		raftfsm/rows
 		raftfsm/unread
 		shard

@@ -37,7 +37,7 @@ const (
 	// Erase removes a text. No other text ever gets its number.
 	Erase OpKind = 65
 	// Put gives a text a certain number, and all numbers up to it count as used. Without a text, it only
-	// does the latter. It is refused if the text has another number, or the number another text. Only a
+	// does the latter; with the number 0, it changes nothing. It is refused if the text has another number, or the number another text. Only a
 	// restore uses Put.
 	Put OpKind = 66
 )
@@ -71,7 +71,7 @@ func (op *Op) check() error {
 	case Assign, Erase:
 		fits = Valid(op.Text) && op.Number == 0
 	case Put:
-		fits = (op.Text == "" || Valid(op.Text)) && op.Number >= 1 && op.Number <= NumberMax
+		fits = op.Number <= NumberMax && (op.Text == "" || Valid(op.Text) && op.Number >= 1)
 	}
 	if !fits {
 		return fmt.Errorf("a names op of kind %d on %q and number %d has no form in a log entry", op.Kind, op.Text, op.Number)

@@ -834,7 +834,7 @@ func TestKeyspaceSharding(t *testing.T) {
 	server := nodetest.New(t)
 	i := against(t, server.URL)
 	i.OK("keyspace", "create", "x", "--columns", "a", "--shards", "2", "--sharding", "hash")
-	if list := i.OK("keyspace", "list"); !regexp.MustCompile(`x +counters +2 +hash`).MatchString(list) {
+	if list := i.OK("keyspace", "list"); !regexp.MustCompile(`x +counters +numbers +2 +hash`).MatchString(list) {
 		t.Errorf("listed\n%s", list)
 	}
 	dir := filepath.Join(t.TempDir(), "b")

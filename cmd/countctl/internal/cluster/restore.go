@@ -191,12 +191,15 @@ func (r *restore) all(ctx context.Context, out *restoreOutput) error {
 // refuse returns an error if the restore must not begin. It changes nothing in the cluster.
 func (r *restore) refuse(ctx context.Context) error {
 	var err error
-	if r.there, err = cli.KeyspacesNow(ctx, r.server); err != nil {
+	if err = r.readKeyspaces(ctx); err != nil {
 		return err
 	}
 	for _, k := range r.backup.Keyspaces {
 		there, found := r.keyspace(k.Name)
-		if !found && k.Kind != backup.KindCounters {
+		if err := r.refuseIDs(k, there, found); err != nil {
+			return err
+		}
+		if !found && k.Kind != backup.KindCounters && k.Kind != backup.KindNames {
 			return fmt.Errorf("the cluster has no keyspace %s of kind %s yet; see countctl upgrade status", k.Name, k.Kind)
 		}
 		if found && there.Kind != k.Kind {
@@ -213,6 +216,51 @@ func (r *restore) refuse(ctx context.Context) error {
 		return err
 	}
 	return r.mustBeEmpty(ctx)
+}
+
+// refuseIDs returns an error if the ids of a keyspace are texts in the backup and numbers in the cluster, or the other way
+// round, or if the backup lacks the numbers of the texts.
+func (r *restore) refuseIDs(k backup.Keyspace, there client.Keyspace, found bool) error {
+	has := func(name string) bool {
+		return slices.ContainsFunc(r.backup.Keyspaces, func(k backup.Keyspace) bool { return k.Name == name })
+	}
+	own, _ := k.Names()
+	owner := k.Owner()
+	_, exists := r.keyspace(owner)
+	switch {
+	case own != "" && !has(own):
+		return fmt.Errorf("the ids of keyspace %s are texts, and the backup lacks their numbers, %s", k.Name, own)
+	case k.Kind == backup.KindNames && !found && !(has(owner) && !exists): // else it is created with its owner
+		return otherIDs(owner, "text")
+	case k.Kind != backup.KindNames && found && k.IDs != there.IDs:
+		return otherIDs(owner, k.IDs)
+	}
+	return nil
+}
+
+// otherIDs returns the error for a keyspace of the backup, with the given IDs, whose ids are of the other form in the cluster.
+func otherIDs(keyspace, ids string) error {
+	inBackup, there, how := "texts", "numbers", "formed with --ids "+keyspace+"=text"
+	if ids == "" {
+		inBackup, there, how = there, inBackup, "formed without --ids "+keyspace+"=text"
+	}
+	if how = "restore into a new cluster, " + how; !slices.Contains(builtinCounters, keyspace) {
+		how = "drop it in the cluster, so that the restore creates it"
+	}
+	return fmt.Errorf("the ids of keyspace %s are %s in the backup and %s in the cluster: %s", keyspace, inBackup, there, how)
+}
+
+// readKeyspaces sets there and numbers.
+func (r *restore) readKeyspaces(ctx context.Context) error {
+	list, err := cli.KeyspacesNow(ctx, r.server)
+	if err != nil {
+		return err
+	}
+	if r.numbers, err = groupNumbers(ctx, r.server); err != nil {
+		return err
+	}
+	r.there = backup.WithNames(list, r.numbers)
+	return nil
 }
 
 // refuseSources returns an error if the backup is of another cluster (sameSources) and this cluster has a
@@ -293,8 +341,11 @@ func (r *restore) keyspace(name string) (client.Keyspace, bool) {
 func (r *restore) makeKeyspaces(ctx context.Context) error {
 	for _, k := range r.backup.Keyspaces {
 		there, found := r.keyspace(k.Name)
+		if k.Kind == backup.KindNames {
+			continue // a keyspace is created with its names
+		}
 		if !found {
-			if _, err := r.server.CreateKeyspace(ctx, client.NewKeyspace{Name: k.Name, Columns: column.Columns(k.Columns, k.Settings), Shards: k.Parts(), Sharding: k.Sharding}); err != nil {
+			if _, err := r.server.CreateKeyspace(ctx, client.NewKeyspace{IDs: k.IDs, Name: k.Name, Columns: column.Columns(k.Columns, k.Settings), Shards: k.Parts(), Sharding: k.Sharding}); err != nil {
 				return fmt.Errorf("cannot create keyspace %s: %w", k.Name, err)
 			}
 			continue
@@ -305,8 +356,7 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 			}
 		}
 	}
-	var err error
-	if r.there, err = cli.KeyspacesNow(ctx, r.server); err != nil {
+	if err := r.readKeyspaces(ctx); err != nil {
 		return err
 	}
 	r.moved = map[string][]string{}
@@ -315,8 +365,7 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 			r.moved[k.Name] = k.InFiles()
 		}
 	}
-	r.numbers, err = groupNumbers(ctx, r.server)
-	return err
+	return nil
 }
 
 // makesSources reports whether sources are created in another cluster. A part creates none: the shards that it leaves out
@@ -361,7 +410,7 @@ func (r *restore) mustBeEmpty(ctx context.Context) error {
 		return fmt.Errorf("cannot list the groups: %w", err)
 	}
 	for _, g := range groups {
-		of := slices.ContainsFunc(r.backup.Keyspaces, func(k backup.Keyspace) bool { return k.Name == g.Keyspace })
+		of := slices.ContainsFunc(r.backup.Keyspaces, func(k backup.Keyspace) bool { return k.Name == g.Keyspace && k.Kind != backup.KindNames })
 		if of && r.part.has(g.Keyspace, g.Shard) && g.Rows > 0 {
 			return fmt.Errorf("%s has %s; --force deletes them", cli.GroupName(g), cli.Counted(g.Rows, "row"))
 		}

@@ -55,13 +55,19 @@ func (p part) cut(m *backup.Manifest) error {
 			return fmt.Errorf("--keyspace: the backup has no keyspace %q; it has %s", name, strings.Join(names, ", "))
 		}
 	}
-	m.Keyspaces = slices.DeleteFunc(slices.Clone(m.Keyspaces), func(k backup.Keyspace) bool { return !slices.Contains(p.keyspaces, k.Name) })
+	part := slices.Clone(p.keyspaces)
+	for _, k := range m.Keyspaces {
+		if own, users := k.Names(); slices.Contains(p.keyspaces, k.Name) {
+			part = append(part, own, users) // names only join those in the cluster
+		}
+	}
+	m.Keyspaces = slices.DeleteFunc(slices.Clone(m.Keyspaces), func(k backup.Keyspace) bool { return !slices.Contains(part, k.Name) })
 	for i := range m.Keyspaces {
 		k := &m.Keyspaces[i]
 		if target, refers := referred[k.Kind]; refers && !slices.Contains(p.keyspaces, target) {
 			return fmt.Errorf("--keyspace: %s refers to %s: restore both, with --keyspace %[1]s --keyspace %[2]s", k.Name, target)
 		}
-		if p.shard < 0 {
+		if p.shard < 0 || k.Kind == backup.KindNames {
 			continue
 		}
 		if k.Mixed() {
