@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
@@ -258,5 +259,29 @@ func TestTextPipelinesLikeSingleCommands(t *testing.T) {
 				t.Fatalf("seed %d, round %d, command %d of %q: %s, want %s", seed, round, i, pipeline, got[i], want)
 			}
 		}
+	}
+}
+
+// Texts of a real node: the answers of all commands that show ids.
+func TestTextsOfANode(t *testing.T) {
+	n := openNode(t, true)
+	if _, err := n.CreateKeyspace(must.Context(t), shard.Keyspace{Name: "articles", Columns: []string{"like"}, IDs: shard.IDsText}); err != nil {
+		t.Fatal(err)
+	}
+	c := dial(t, serve(t, n, nil))
+	c.want(
+		"COUNTD.OUTBOX.ADD alice p:1", "1", "COUNTD.OUTBOX.ADD alice p:2", "1", "COUNTD.OUTBOX.ADD carol p:3", "1", "COUNTD.OUTBOX.ADD alice p:2", "0", "GET users:alice:posts", `"2"`,
+		"COUNTD.OUTBOX.LIST alice", `["p:2" "p:1"]`, "COUNTD.OUTBOX.LIST alice CURSOR p:2", `["p:1"]`, "COUNTD.OUTBOX.LIST alice CURSOR nothing", "[]", "COUNTD.OUTBOX.LIST nobody", "[]",
+		"COUNTD.FEED.RESET bob FOLLOWEES 2 alice carol", "0", "COUNTD.OUTBOX.ADD carol p:4", "1", "COUNTD.FEED.UNREAD bob", "1", "COUNTD.FEED.UNREAD bob DETAIL", `["unread" 1 "followees" ["alice" 0 "carol" 1]]`,
+		"SADD posts:p:4:like:members bob", "1", "INCR posts:p:3:view", "1",
+		"COUNTD.TIMELINE bob LIMIT 2 COUNTS posts MEMBER like", `["posts" [["id" "p:4" "author" "carol" "counts" ["repost" 0 "comment" 0 "like" 1 "view" 0] "member" ["like" 1]] ["id" "p:3" "author" "carol" "counts" ["repost" 0 "comment" 0 "like" 0 "view" 1] "member" ["like" 0]]] "cursor" "3.2"]`,
+		"COUNTD.TIMELINE bob CURSOR 3.2", `["posts" [["id" "p:2" "author" "alice"] ["id" "p:1" "author" "alice"]] "cursor" null]`, "COUNTD.TIMELINE nobody", `["posts" [] "cursor" null]`,
+		"INCRBY articles:p:3:like 7", "7", "COUNTD.TIMELINE bob LIMIT 2 COUNTS articles", `["posts" [["id" "p:4" "author" "carol" "counts" ["like" 0]] ["id" "p:3" "author" "carol" "counts" ["like" 7]]] "cursor" "3.2"]`,
+		"COUNTD.FEED.UNFOLLOW bob carol", "0", "COUNTD.POLL bob", `["unread" ["at" 0 "comment" 0 "like" 0 "dm" 0] "notices" [] "dots" [] "feed" 0]`, "COUNTD.MPOLL nobody bob dots 0", `[["unread" ["at" 0 "comment" 0 "like" 0 "dm" 0] "notices" [] "dots" [] "feed" 0] ["unread" ["at" 0 "comment" 0 "like" 0 "dm" 0] "notices" [] "dots" [] "feed" 0]]`,
+		"SADD articles:a:b:like:members bob alice", "2", "INCR articles:bob:like", "1", "COUNTD.TOP articles:like", `["p:3" 7 "a:b" 2 "bob" 1]`, "SCAN 0 MATCH articles:*", `["0" ["articles:p:3" "articles:a:b" "articles:bob"]]`,
+		"SCAN 0 MATCH articles@ids:*", "-ERR no counter keyspace 'articles@ids'", "GET articles@ids:1:like", "-ERR no counter keyspace 'articles@ids'", "SISMEMBER articles:a:b:like:members carol", "0",
+	)
+	if hot := c.do("COUNTD.HOT articles:like LIMIT 1")[0]; !strings.HasSuffix(hot, `"results" [["id" "p:3" "gained" 7 "error" 0]]]`) {
+		t.Errorf("what is hot: %s", hot)
 	}
 }
