@@ -31,12 +31,19 @@ const (
 //  2. another node continues to read a source when its reader is dead. Reading also continues after
 //     a kill and restart of the broker;
 //  3. no message is refused;
-//  4. replicas agree.
+//  4. replicas agree;
+//  5. all this also holds if the ids of posts are texts: a message has the digits of a number, and the
+//     cluster gives another one.
 func TestSourceKills(t *testing.T) {
 	long(t)
 	beside(t)
+	t.Run("numbers", func(t *testing.T) { sourceKills(t) })
+	t.Run("texts", func(t *testing.T) { sourceKills(t, "--ids", "posts=text") })
+}
+
+func sourceKills(t *testing.T, args ...string) {
 	queues := startQueues(t)
-	c := newCluster(t, proctest.Options{})
+	c := newCluster(t, proctest.Options{Args: args})
 	nodes := c.Nodes()
 	ctx, cancel := context.WithCancel(t.Context())
 	var writers sync.WaitGroup
