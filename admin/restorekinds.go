@@ -144,7 +144,10 @@ func (r *restore) name(of *names.Name) error {
 	if err != nil {
 		return err
 	}
-	*ops = append(*ops, names.Op{Kind: names.Put, Text: of.Text, Number: of.Number})
+	*ops = append(*ops, names.Op{Kind: names.Put, Text: of.Text, Number: of.Number, At: of.At})
+	if of.At > 0 && ops.Len() >= restoreOpsMax {
+		return r.flush() // the shard takes marks in their order only
+	}
 	return r.added()
 }
 

@@ -59,7 +59,7 @@ func goldenRequest(kind codec.Kind, w *raftfsm.RequestWriter) {
 		ops := names.Ops{
 			{Kind: names.Assign, Text: "0f8fad5b-d9cb-469f-a165-70867728950e"}, {Kind: names.Assign, Text: "01ARZ3NDEKTSV4RRFFQ69G5FAV"},
 			{Kind: names.Assign, Text: "a/slug:1"}, {Kind: names.Assign, Text: "gone"}, {Kind: names.Erase, Text: "gone"},
-			{Kind: names.Put, Text: "über", Number: 300}, {Kind: names.Put, Number: 1 << 20}, {Kind: names.Assign, Text: "7"},
+			{Kind: names.Put, Text: "über", Number: 300}, {Kind: names.Put, Number: 1 << 20}, {Kind: names.Put, Number: 1<<20 + 1, At: 1_727_900_000_000}, {Kind: names.Assign, Text: "7"},
 		}
 		for i := range ops {
 			ops.AppendTo(w, 0, i)
@@ -157,7 +157,7 @@ func TestCheckSectionOfKinds(t *testing.T) {
 		}
 		w.Reset(nil, codec.Whole, &dedup.RequestID{})
 		goldenRequest(kind, &w)
-		if _, clocked, err := All.CheckSection(kind, codec.Whole, w.Section(), nil); err != nil || clocked != (kind == codec.KindUnread) {
+		if _, clocked, err := All.CheckSection(kind, codec.Whole, w.Section(), nil); err != nil || clocked != (kind == codec.KindUnread || kind == codec.KindNames) {
 			t.Errorf("%s without an identity: clocked %v, %v", kind, clocked, err)
 		}
 	}

@@ -18,10 +18,12 @@ func (Kind) Traits() raftfsm.Traits               { return raftfsm.Traits{Undivi
 func (Kind) Check(id *dedup.RequestID, p []byte, v raftfsm.Visitor) (ops int, clocked bool, err error) {
 	var c contents
 	ops, err = c.Decode(id, p, true)
-	for i := 0; err == nil && v != nil && i < ops; i++ {
-		err = Ops{c.ops[i].Op}.See(v, 0, 0)
+	for i := 0; err == nil && i < ops; i++ {
+		if clocked = clocked || c.ops[i].clocked(); v != nil {
+			err = Ops{c.ops[i].Op}.See(v, 0, 0)
+		}
 	}
-	return ops, false, err
+	return ops, clocked, err
 }
 
 // Walk implements raftfsm.Kind. The visitor receives each *Name as a body under its number.
@@ -32,24 +34,35 @@ func (Kind) Walk(see *raftfsm.SnapshotVisitor, facts *raftfsm.SnapshotFacts) raf
 		err := names.section(kind, p, func(_ uint64, _ []byte, pairs []pair) error {
 			for _, of := range pairs {
 				facts.Rows++
-				if err := see.SeeBody(of.number, &Name{of.number, string(appendText(nil, of.slot))}); err != nil {
+				if err := see.SeeBody(of.number, &Name{Number: of.number, Text: string(appendText(nil, of.slot))}); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
-		if err == nil && next == 0 && names.next > 1 {
-			err = see.SeeBody(names.next-1, &Name{Number: names.next - 1})
+		if next > 0 || err != nil {
+			return err
 		}
-		return err
+		given := uint64(1)
+		for _, m := range names.marks {
+			given = m.next
+			if err := see.SeeBody(given-1, &Name{Number: given - 1, At: m.at}); err != nil {
+				return err
+			}
+		}
+		if given < names.next {
+			return see.SeeBody(names.next-1, &Name{Number: names.next - 1})
+		}
+		return nil
 	}
 }
 
-// Name is a body that the visitor of a snapshot receives: a text and its number. The first one has no
-// text: its number and all below were given.
+// Name is a body that the visitor of a snapshot receives: a text and its number. The first ones have no
+// text: their numbers and all below were given, at or before At.
 type Name struct {
 	Number uint64
 	Text   string
+	At     int64 // as in Op
 }
 
 // ParseQuery implements raftfsm.Kind.

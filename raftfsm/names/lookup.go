@@ -48,6 +48,16 @@ func (q *TextsQuery) Answer(machine raftfsm.Machine, _ *raftfsm.Part, disk bool,
 	})
 }
 
+// Answer implements raftfsm.Query.
+func (q *AgeQuery) Answer(machine raftfsm.Machine, _ *raftfsm.Part, _ bool, _ time.Time) error {
+	m, is := machine.(*Machine)
+	if !is {
+		return raftfsm.ErrOtherKind
+	}
+	q.Young = m.current.Load().marks.young(q.Until)
+	return nil
+}
+
 func resized[T any](s []T, n int) []T {
 	if cap(s) < n {
 		return make([]T, n)

@@ -11,7 +11,7 @@ package names
 
 import (
 	"encoding/binary"
-	"math/bits"
+	"fmt"
 	"sync/atomic"
 
 	"github.com/countd/countd/engine"
@@ -77,6 +77,7 @@ type contents struct {
 	names  atomic.Uint64 // number of texts
 	next   uint64        // the number that the next new text gets
 	given  atomic.Uint64 // next, once the blocks of all lower numbers are visible to reads
+	marks  marks         // when numbers were given
 
 	ops     []op
 	block   openBlock
@@ -101,9 +102,12 @@ type openBlock struct {
 
 func (c *contents) Begin() { c.ops = c.ops[:0] }
 
-func (c *contents) Decode(_ *dedup.RequestID, p []byte, _ bool) (int, error) {
+func (c *contents) Decode(_ *dedup.RequestID, p []byte, clocked bool) (int, error) {
 	return raftfsm.ParseOps(p, func(p []byte) ([]byte, error) {
 		parsed, rest, err := parseOp(p)
+		if err == nil && parsed.clocked() && !clocked {
+			err = fmt.Errorf("%w: %s before the clock", codec.ErrEntry, parsed.Kind)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -119,7 +123,7 @@ func (c *contents) Void(ops int) {
 	}
 }
 
-func (c *contents) Apply(_ int64, _ bool, r *raftfsm.Result) error {
+func (c *contents) Apply(now int64, _ bool, r *raftfsm.Result) error {
 	for i := range c.ops {
 		o := &c.ops[i]
 		o.slot = appendSlot(o.slot[:0], o.Text)
@@ -130,7 +134,7 @@ func (c *contents) Apply(_ int64, _ bool, r *raftfsm.Result) error {
 	}
 	defer c.bodies.Unlock()
 	for i := range c.ops {
-		number, why, ok := c.change(&c.ops[i])
+		number, why, ok := c.change(&c.ops[i], now)
 		if !ok {
 			r.Overflows = append(r.Overflows, engine.Overflow{Op: i, Column: why})
 		}
@@ -161,8 +165,8 @@ func (c *contents) blocks(yield func(key uint64)) {
 }
 
 // change applies an op, and returns the number of its text. If it refuses the op, it returns why and
-// false.
-func (c *contents) change(o *op) (number uint64, why Refusal, ok bool) {
+// false. The argument now is the log's time.
+func (c *contents) change(o *op, now int64) (number uint64, why Refusal, ok bool) {
 	if o.Text != "" {
 		number = c.find(o.slot, o.hash)
 	}
@@ -175,6 +179,7 @@ func (c *contents) change(o *op) (number uint64, why Refusal, ok bool) {
 		}
 		c.set(number, o)
 		c.next = number + 1
+		c.marks.add(mark{now, c.next})
 	case o.Kind == Erase && number > 0:
 		c.index.remove(o.hash, number)
 		c.names.Add(^uint64(0))
@@ -194,7 +199,9 @@ func (c *contents) put(has uint64, o *op) (number uint64, why Refusal, ok bool) 
 		}
 		c.set(o.Number, o)
 	}
-	c.next = max(c.next, o.Number+1)
+	if c.next = max(c.next, o.Number+1); o.At > 0 {
+		c.marks.add(mark{o.At, o.Number + 1})
+	}
 	return o.Number, 0, true
 }
 
@@ -268,12 +275,8 @@ func pairDigest(number uint64, slot []byte) uint64 {
 	return wire.MixNext(sum ^ binary.LittleEndian.Uint64(last[:]) ^ uint64(len(slot))<<56)
 }
 
-// Digest implements raftfsm.Contents. It covers the next number too.
-func (c *contents) Digest() uint64 { return stateDigest(c.bodies.Digest(), c.next) }
-
-func stateDigest(pairs, next uint64) uint64 {
-	return pairs + bits.RotateLeft64(wire.MixNext(next)-wire.MixNext(1), 1)
-}
+// Digest implements raftfsm.Contents. It covers the next number and the marks too.
+func (c *contents) Digest() uint64 { return c.bodies.Digest() + c.marks.digest(c.next) }
 
 func (c *contents) Stats() engine.Stats {
 	s := c.bodies.Stats()

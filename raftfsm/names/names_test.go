@@ -30,12 +30,17 @@ import (
 )
 
 func entry(index uint64, id dedup.RequestID, ops ...Op) *raft.Log {
+	return clockedEntry(index, 1000, id, ops...)
+}
+
+// clockedEntry returns an entry with a clock in Unix milliseconds.
+func clockedEntry(index uint64, now int64, id dedup.RequestID, ops ...Op) *raft.Log {
 	var w raftfsm.RequestWriter
 	w.Reset(nil, codec.Whole, &id)
 	for i := range ops {
 		Ops(ops).AppendTo(&w, 0, i)
 	}
-	data := dedup.AppendClock(codec.BeginEntry(nil, codec.KindNames, 1), time.UnixMilli(1000), dedup.Limits{KeyHorizon: 10 * time.Minute, KeysMax: 50, ProducerIdle: time.Hour, ProducersMax: 5})
+	data := dedup.AppendClock(codec.BeginEntry(nil, codec.KindNames, 1), time.UnixMilli(now), dedup.Limits{KeyHorizon: 10 * time.Minute, KeysMax: 50, ProducerIdle: time.Hour, ProducersMax: 5})
 	return rafttest.Command(index, codec.AppendChecksum(append(data, w.Section()...)))
 }
 
@@ -117,7 +122,7 @@ func FuzzBlock(f *testing.F) {
 }
 
 func FuzzOp(f *testing.F) {
-	for _, op := range []Op{{Kind: Assign, Text: "a"}, {Kind: Erase, Text: "ß"}, {Kind: Put, Text: "x", Number: 300}, {Kind: Put, Number: NumberMax}} {
+	for _, op := range []Op{{Kind: Assign, Text: "a"}, {Kind: Erase, Text: "ß"}, {Kind: Put, Text: "x", Number: 300}, {Kind: Put, Number: NumberMax}, {Kind: Put, Number: 5, At: timeMax}} {
 		f.Add(op.appendTo(nil))
 	}
 	f.Fuzz(func(t *testing.T, p []byte) {
@@ -144,6 +149,7 @@ func FuzzOp(f *testing.F) {
 func FuzzQuery(f *testing.F) {
 	f.Add(byte(0), (&NumbersQuery{Texts: []string{"a", "bc"}}).AppendTo(nil, nil))
 	f.Add(byte(1), (&TextsQuery{Numbers: []uint64{1, NumberMax}}).AppendTo(nil, nil))
+	f.Add(byte(2), (&AgeQuery{Until: 1000}).AppendTo(nil, nil))
 	f.Fuzz(func(t *testing.T, number byte, p []byte) {
 		r := wire.Reader{Rest: p}
 		q := Kind{}.ParseQuery(number, &r)
@@ -230,7 +236,7 @@ func TestDamagedBlocks(t *testing.T) {
 	} {
 		digest := uint64(0)
 		if test.good {
-			digest = stateDigest(pairDigest(1, []byte{1, 'a'}), 100)
+			digest = pairDigest(1, []byte{1, 'a'}) + new(marks).digest(100)
 		}
 		for _, s := range once[len(once)-4 : len(once)-1] {
 			test.parts = append(test.parts, rafttest.Part{Kind: s[0], Payload: rafttest.PayloadOf(s)})
@@ -305,6 +311,8 @@ type model struct {
 	numbers map[string]uint64
 	ever    map[uint64]string // texts that a number has had, erased ones too
 	next    uint64
+	now     int64 // log time
+	gifts   []gift
 }
 
 func (m *model) apply(op Op) (number int64, refused bool) {
@@ -314,6 +322,7 @@ func (m *model) apply(op Op) (number int64, refused bool) {
 		if has == 0 {
 			has, m.next = m.next, m.next+1
 			m.numbers[op.Text] = has
+			m.gifts = append(m.gifts, gift{m.now, m.next})
 		}
 	case Erase:
 		delete(m.numbers, op.Text)
@@ -326,7 +335,9 @@ func (m *model) apply(op Op) (number int64, refused bool) {
 			}
 			m.numbers[op.Text] = op.Number
 		}
-		has, m.next = op.Number, max(m.next, op.Number+1)
+		if has, m.next = op.Number, max(m.next, op.Number+1); op.At > 0 {
+			m.gifts = append(m.gifts, gift{op.At, op.Number + 1})
+		}
 	}
 	return int64(has), false
 }
@@ -347,7 +358,7 @@ func TestNamesEqualAMap(t *testing.T) {
 			r.open(nil)
 			defer func() { r.close() }()
 		}
-		m := model{numbers: map[string]uint64{}, ever: map[uint64]string{}, next: 1}
+		m := model{numbers: map[string]uint64{}, ever: map[uint64]string{}, next: 1, now: 1000}
 		which := rapid.SampledFrom(replicas[1:])
 		text := rapid.OneOf(rapid.SampledFrom(someTexts), rapid.Custom(func(t *rapid.T) string {
 			return fmt.Sprintf("text %d", rapid.IntRange(0, 300).Draw(t, "text"))
@@ -357,7 +368,7 @@ func TestNamesEqualAMap(t *testing.T) {
 			if op.Kind == Put {
 				op.Number = rapid.Uint64Range(1, m.next+100).Draw(t, "number")
 				if rapid.IntRange(0, 3).Draw(t, "without a text") == 0 {
-					op.Text = ""
+					op.Text, op.At = "", max(0, m.now+rapid.Int64Range(-3*markMillis, markMillis).Draw(t, "at"))
 				}
 			}
 			return op
@@ -380,7 +391,7 @@ func TestNamesEqualAMap(t *testing.T) {
 				}
 			}
 			for _, r := range replicas {
-				got, ok := r.fsm.Apply(entry(index, dedup.RequestID{}, ops...)).(*raftfsm.Result)
+				got, ok := r.fsm.Apply(clockedEntry(index, m.now, dedup.RequestID{}, ops...)).(*raftfsm.Result)
 				if !ok || !slices.Equal(got.Rows, rows) || len(got.Overflows) != len(refused) {
 					t.Fatalf("%+v: answered %+v, want %d, refused %d", ops, got, rows, refused)
 				}
@@ -403,6 +414,7 @@ func TestNamesEqualAMap(t *testing.T) {
 				}
 				write(ops...)
 			},
+			"time":  func(t *rapid.T) { m.now += rapid.Int64Range(1, 2*markMillis).Draw(t, "passes") },
 			"tick":  func(t *rapid.T) { r := which.Draw(t, "replica"); r.now++; r.fsm.Bodies().Tick(r.now) },
 			"tight": func(t *rapid.T) { r := which.Draw(t, "replica"); r.tight.Store(!r.tight.Load()) },
 			"spill": func(t *rapid.T) {
@@ -453,13 +465,23 @@ func TestNamesEqualAMap(t *testing.T) {
 				if next != m.next {
 					t.Fatalf("the next number is %d, want %d", next, m.next)
 				}
+				age := &AgeQuery{Until: rapid.Int64Range(0, m.now+markMillis).Draw(t, "until")}
+				r := which.Draw(t, "replica")
+				r.must(age.Answer(r.fsm, nil, false, time.Time{}))
+				if want := wantYoung(m.gifts, age.Until); age.Young != want {
+					t.Fatalf("until %d, number %d is young, want %d, of %v", age.Until, age.Young, want, m.gifts)
+				}
 			},
 			"": func(t *rapid.T) {
 				want := uint64(0)
 				for text, number := range m.numbers {
 					want += pairDigest(number, appendSlot(nil, text))
 				}
-				want = stateDigest(want, m.next)
+				var all marks
+				for _, g := range m.gifts {
+					all.add(mark(g))
+				}
+				want += all.digest(m.next)
 				for _, r := range replicas {
 					if s := r.fsm.State(); s.Digest != want || s.Rows != uint64(len(m.numbers)) {
 						t.Fatalf("%+v, want %d names of digest %x", s, len(m.numbers), want)

@@ -37,7 +37,8 @@ const (
 	// Erase removes a text. No other text ever gets its number.
 	Erase OpKind = 65
 	// Put gives a text a certain number, and all numbers up to it count as used. Without a text, it only
-	// does the latter; with the number 0, it changes nothing. It is refused if the text has another number, or the number another text. Only a
+	// does the latter, and says when they were given; with the number 0, it changes nothing. It is refused
+	// if the text has another number, or the number another text. Only a
 	// restore uses Put.
 	Put OpKind = 66
 )
@@ -58,12 +59,18 @@ const (
 
 // Op is one op on a text. In an entry:
 //
-//	kind (1) | length of text (1) | text | number (uvarint), for Put
+//	kind (1) | length of text (1) | text | number (uvarint), for Put | At (uvarint), for Put without a text
 type Op struct {
 	Kind   OpKind
 	Text   string
 	Number uint64 // only for Put
+	// At is the time, in Unix milliseconds, at or before which Number and all lower ones were given; 0 if
+	// that is unknown. Only a Put without a text has it.
+	At int64
 }
+
+// clocked reports whether an entry must have a clock section before the op.
+func (op *Op) clocked() bool { return op.Kind == Assign }
 
 func (op *Op) check() error {
 	fits := false
@@ -73,6 +80,7 @@ func (op *Op) check() error {
 	case Put:
 		fits = op.Number <= NumberMax && (op.Text == "" || Valid(op.Text) && op.Number >= 1)
 	}
+	fits = fits && (op.At == 0 || op.Kind == Put && op.Text == "" && op.Number >= 1 && op.At > 0 && op.At <= timeMax)
 	if !fits {
 		return fmt.Errorf("a names op of kind %d on %q and number %d has no form in a log entry", op.Kind, op.Text, op.Number)
 	}
@@ -83,6 +91,9 @@ func (op *Op) appendTo(dst []byte) []byte {
 	dst = append(append(dst, byte(op.Kind), byte(len(op.Text))), op.Text...)
 	if op.Kind == Put {
 		dst = binary.AppendUvarint(dst, op.Number)
+	}
+	if op.Kind == Put && op.Text == "" {
+		dst = binary.AppendUvarint(dst, uint64(op.At))
 	}
 	return dst
 }
@@ -96,6 +107,9 @@ func parseOp(p []byte) (op Op, rest []byte, err error) {
 	op = Op{Kind: OpKind(p[0]), Text: string(r.Take(uint64(r.Byte())))}
 	if op.Kind == Put {
 		op.Number = r.Uint()
+	}
+	if op.Kind == Put && op.Text == "" {
+		op.At = int64(r.UintTo(timeMax))
 	}
 	if err = r.Err; err == nil {
 		err = op.check()
@@ -127,5 +141,5 @@ func (o Ops) AppendTo(w *raftfsm.RequestWriter, _ uint64, op int) {
 	if err := o[op].check(); err != nil {
 		panic(err.Error())
 	}
-	w.Put(o[op].appendTo(w.Buffer()), false)
+	w.Put(o[op].appendTo(w.Buffer()), o[op].clocked())
 }

@@ -91,12 +91,42 @@ func (q *TextsQuery) ParseAnswer(r *wire.Reader, _ *raftfsm.Part) {
 	}
 }
 
+// AgeQuery reads which numbers were given at or before a time.
+type AgeQuery struct {
+	query
+	Until int64  // the time, in Unix milliseconds
+	Young uint64 // the answer: all lower numbers were given at or before Until; 1 if none is known to be
+}
+
+// Number implements raftfsm.Query.
+func (*AgeQuery) Number() byte { return 2 }
+
+// Limits implements raftfsm.Query.
+func (*AgeQuery) Limits(int) raftfsm.Limits {
+	return raftfsm.Limits{Keys: 1, Bytes: 2 * binary.MaxVarintLen64, Answer: binary.MaxVarintLen64}
+}
+
+// AppendTo implements raftfsm.Query.
+func (q *AgeQuery) AppendTo(dst []byte, _ *raftfsm.Part) []byte {
+	return binary.AppendUvarint(dst, uint64(q.Until))
+}
+
+// AppendAnswer implements raftfsm.Query.
+func (q *AgeQuery) AppendAnswer(dst []byte, _ *raftfsm.Part) ([]byte, error) {
+	return binary.AppendUvarint(dst, q.Young), nil
+}
+
+// ParseAnswer implements raftfsm.Query.
+func (q *AgeQuery) ParseAnswer(r *wire.Reader, _ *raftfsm.Part) { q.Young = r.UintTo(NumberMax + 1) }
+
 func parseQuery(number byte, r *wire.Reader) raftfsm.Query {
 	switch number {
 	case 0:
 		return &NumbersQuery{Texts: parseTexts(nil, r)}
 	case 1:
 		return &TextsQuery{Numbers: parseNumbers(nil, r)}
+	case 2:
+		return &AgeQuery{Until: int64(r.UintTo(timeMax))}
 	}
 	return raftfsm.NoQuery(number, r)
 }

@@ -10,9 +10,10 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// A snapshot has a section with the next number (8), and then the blocks, with the bodies of block.go.
+// A snapshot has a section with the next number (8) and the marks, and then the blocks, with the bodies of
+// block.go.
 func (c *contents) Capture() raftfsm.Captured {
-	return &captured{view: c.bodies.Capture(), names: c.names.Load(), next: c.next, sum: c.Digest()}
+	return &captured{view: c.bodies.Capture(), names: c.names.Load(), next: c.next, marks: c.marks.copy(), sum: c.Digest()}
 }
 
 // captured is a captured shard of names. A snapshot contains all blocks, including those on disk.
@@ -20,11 +21,15 @@ type captured struct {
 	raftfsm.InMemory
 	view        *spill.View
 	names, next uint64
+	marks       []mark
 	sum         uint64
 }
 
 func (s *captured) Write(w *codec.StreamWriter) error {
-	if err := w.Section(codec.StreamNames, func(b []byte) []byte { return binary.LittleEndian.AppendUint64(b, s.next) }); err != nil {
+	err := w.Section(codec.StreamNames, func(b []byte) []byte {
+		return appendMarks(binary.LittleEndian.AppendUint64(b, s.next), s.marks)
+	})
+	if err != nil {
 		return err
 	}
 	return raftfsm.WriteBodies(w, codec.StreamTexts, s.view, func(b, body []byte) []byte { return append(b, body...) })
@@ -48,6 +53,7 @@ func (c *contents) Load(_ *codec.StreamReader, kind byte, p []byte) error {
 	c.next = max(c.next, c.loading.next)
 	c.given.Store(c.next)
 	if err != nil || kind != codec.StreamTexts {
+		c.marks.load(c.loading.marks)
 		return err
 	}
 	return c.bodies.SpillLoaded(c.loading.Hash)
@@ -57,6 +63,7 @@ func (c *contents) Load(_ *codec.StreamReader, kind byte, p []byte) error {
 type reader struct {
 	raftfsm.BodyReader
 	next  uint64 // 0 before the first section
+	marks []mark
 	pairs []pair
 }
 
@@ -67,14 +74,15 @@ type pair struct {
 }
 
 // section calls visit with each block of a section, and with its pairs.
-func (r *reader) section(kind byte, p []byte, visit func(key uint64, body []byte, pairs []pair) error) error {
+func (r *reader) section(kind byte, p []byte, visit func(key uint64, body []byte, pairs []pair) error) (err error) {
 	switch {
-	case kind == codec.StreamNames && r.next == 0 && len(p) == 8:
+	case kind == codec.StreamNames && r.next == 0 && len(p) >= 8:
 		r.next = binary.LittleEndian.Uint64(p)
 		if r.next < 1 || r.next > NumberMax+1 {
 			return fmt.Errorf("%w: next number %d", codec.ErrSnapshot, r.next)
 		}
-		return nil
+		r.marks, err = parseMarks(p[8:], r.next)
+		return err
 	case kind != codec.StreamTexts || r.next == 0:
 		return raftfsm.Misplaced(kind)
 	}
