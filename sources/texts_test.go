@@ -107,3 +107,35 @@ func TestNumbersOfTexts(t *testing.T) {
 		t.Errorf("%d numbers were given", got)
 	}
 }
+
+// No shard has passed an op whose text has no number: it counted nowhere, whatever the shard of number 0
+// has passed.
+func TestPassedTexts(t *testing.T) {
+	t.Parallel()
+	c := newSourceCluster(t)
+	c.names = &apitest.NodeNames{}
+	n := c.node()
+	ctx, spaces := context.Background(), n.Keyspaces()
+	text := func(id string) sink.Op {
+		return sink.Op{Position: sink.Position{Lo: 3}, Keyspace: "posts", Texts: &sink.Texts{ID: id, IDAt: "id"}}
+	}
+	known := text("known")
+	if err := n.sink.number(ctx, textIDsOf(spaces), []*sink.Op{&known}, true); err != nil {
+		t.Fatal(err)
+	}
+	l := n.sink.layoutOf(spaces)
+	r := &sinkReader{shards: map[uint32]*progress{}, routes: l.byFirst()}
+	for _, to := range l.shards {
+		r.shards[to.group] = &progress{known: true, position: sink.Position{Lo: 9}}
+	}
+	ops, rejected := []sink.Op{text("known"), text("new"), text("\xff")}, []sink.Rejection{{Op: 0}, {Op: 1}, {Op: 2}}
+	if err := n.sink.numberRejected(ctx, textIDsOf(spaces), ops, rejected); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.markPassed(l, ops, rejected); err != nil {
+		t.Fatal(err)
+	}
+	if !rejected[0].Passed || rejected[1].Passed || rejected[2].Passed || c.names.Assigned() != 1 {
+		t.Errorf("%+v, and %d numbers were given", rejected, c.names.Assigned())
+	}
+}
