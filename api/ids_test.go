@@ -319,6 +319,15 @@ func TestTextRankings(t *testing.T) {
 	}
 	l.ok(`{"results":[{"id":"a\"","counts":{"like":1}},{"id":"b","counts":{"like":3}}],"next":"2","cursor":"2"}`, "POST", articles+"/scan", `{"limit":2,"columns":["like"]}`)
 	l.ok(`{"results":[{"id":"c","counts":{"like":2}}],"next":null}`, "POST", articles+"/scan", `{"cursor":"2","columns":["like"]}`)
+
+	l.do("POST", "/v1/feed/me/reset", `{"followees":["ann","bob","cat"]}`)
+	for _, erased := range []struct{ space, text string }{{"articles@ids", "b"}, {"users@ids", "ann"}, {"users@ids", "cat"}} {
+		l.node.names.Erase(erased.space, erased.text)
+	}
+	l.forget()
+	l.ok(`{"results":[{"id":"","counts":{"like":3,"view":0}}]}`, "GET", "/v1/top/articles/like?limit=1", "")
+	l.ok(`{"followees":["","bob",""]}`, "GET", "/v1/feed/me/followees", "")
+	l.ok(`{"unread":0,"followees":{"bob":0}}`, "GET", "/v1/feed/me/unread?detail=true", "")
 }
 
 // The lists of a failed write have the ids as they were sent.

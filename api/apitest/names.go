@@ -67,6 +67,11 @@ func (n *NodeNames) Write(keyspace string, w *shard.Write) bool {
 	return true
 }
 
+// Erase ends the name of a text.
+func (n *NodeNames) Erase(keyspace, text string) {
+	n.Write(keyspace, &shard.Write{Ops: names.Ops{{Kind: names.Erase, Text: text}}, Rows: make([]int64, 1), Width: 1})
+}
+
 // Assigned returns how many texts have got a number so far.
 func (n *NodeNames) Assigned() int {
 	n.mu.Lock()
