@@ -112,6 +112,13 @@ func (c *cache) keep(group uint32, texts []string, numbers []uint64) {
 	}
 }
 
+// forget removes all pairs.
+func (c *cache) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.young, c.mu.old = generation{}, generation{}
+}
+
 func (g *generation) put(group uint32, text string, p pair) {
 	if g.numbers == nil {
 		g.numbers, g.texts = map[uint32]map[string]pair{}, map[uint32]map[uint64]string{}

@@ -134,6 +134,11 @@ func (n *Names) Assign(space string, texts []string, numbers []uint64, w *shard.
 	if unknown, err = n.find(ks, texts, numbers, unknown, stale(w.Deadline)); err != nil {
 		return err
 	}
+	for _, i := range unknown {
+		if !names.Valid(texts[i]) {
+			return &errs.ArgumentError{Field: "id", Problem: Rule}
+		}
+	}
 	ops, at := opsOf(texts, unknown)
 	given := make([]uint64, len(ops))
 	for from := 0; from < len(ops); from += assignsMax {
@@ -199,6 +204,23 @@ func notCounted(err error) error {
 		return errs.ErrMemoryFull // without the number of an op, which is not one of the request
 	}
 	return err
+}
+
+// Erase removes a text, and returns the number that it had, or 0. Nobody gets the number again, and its counts stay. For
+// pairAgeMax, other nodes may still count the text under its old number, so stop the writes to it first. It reads only
+// Deadline and Permission of w.
+func (n *Names) Erase(space, text string, w *shard.Write) (number uint64, err error) {
+	ks, err := n.keyspace(space)
+	if err != nil {
+		return 0, err
+	}
+	if !names.Valid(text) {
+		return 0, &errs.ArgumentError{Field: "id", Problem: Rule}
+	}
+	erase := shard.Write{Ops: names.Ops{{Kind: names.Erase, Text: text}}, Width: 1, Rows: make([]int64, 1), Deadline: w.Deadline, Permission: w.Permission}
+	err = n.node.Write(ks, &erase)
+	n.cache.forget()
+	return uint64(erase.Rows[0]), err
 }
 
 // Texts sets texts[i] to the text of numbers[i], or to "" for a number without a text. It asks the

@@ -197,6 +197,20 @@ func TestTexts(t *testing.T) {
 	}
 }
 
+// A text that was erased is unknown at once at this node. If it comes back, it has a new number.
+func TestErase(t *testing.T) {
+	node := newFakeNode()
+	n := New(node)
+	n.mustAssign(t, "a", "b")
+	number, err := n.Erase(space, "a", &shard.Write{Deadline: soon()})
+	must.Do(t, err)
+	wantNumbers(t, "erased", append(n.mustFind(t, shard.ReadOptions{}, "a", "b"), number), 0, 2, 1)
+	wantNumbers(t, "back", n.mustAssign(t, "a"), 3)
+	number, err = n.Erase(space, "none", &shard.Write{Deadline: soon()})
+	must.Do(t, err)
+	wantNumbers(t, "unknown", []uint64{number}, 0)
+}
+
 // A write whose outcome is unknown is repeated, and the text gets one number. An error never says that
 // the request itself might have been applied, or which of the new texts failed.
 func TestAssignFails(t *testing.T) {
@@ -221,6 +235,15 @@ func TestAssignFails(t *testing.T) {
 			t.Errorf("%v: %v names an op", test.err, err)
 		}
 		node.leader = apitest.NodeNames{}
+	}
+	var argument *errs.ArgumentError
+	for _, text := range []string{"", "\xff", strings.Repeat("x", BytesMax+1)} {
+		if err := New(node).Assign(space, []string{text}, make([]uint64, 1), &shard.Write{Deadline: soon()}); !errors.As(err, &argument) {
+			t.Errorf("text %q: %v", text, err)
+		}
+		if _, err := New(node).Erase(space, text, &shard.Write{Deadline: soon()}); !errors.As(err, &argument) {
+			t.Errorf("text %q erased: %v", text, err)
+		}
 	}
 	if err := New(node).Find("gone@ids", []string{"a"}, make([]uint64, 1), &shard.ReadOptions{Deadline: soon()}); !errors.Is(err, errs.ErrUnknownKeyspace) {
 		t.Errorf("a keyspace that does not exist: %v", err)

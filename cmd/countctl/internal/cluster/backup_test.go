@@ -21,6 +21,7 @@ import (
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/nodetest"
 	"github.com/countd/countd/internal/proctest"
 	"github.com/countd/countd/internal/program"
@@ -846,6 +847,56 @@ func TestKeyspaceSharding(t *testing.T) {
 	plain := against(t, nodetest.New(t).URL)
 	plain.OK("keyspace", "create", "x", "--columns", "a", "--shards", "2")
 	if got := plain.Run("restore", dir); got.Code != cli.ExitOK || !strings.Contains(got.Err, "keyspace x is restored by ids: it has 2 shards, and the backup 2 shards by hash") {
+		t.Errorf("exit %d, %s", got.Code, got.Err)
+	}
+}
+
+// A keyspace whose ids are texts is backed up with its names, and restored with them, also alone. A restore refuses a
+// keyspace of numbers, and names with other numbers.
+func TestKeyspaceOfTexts(t *testing.T) {
+	i := against(t, nodetest.New(t).URL)
+	create := []string{"keyspace", "create", "x", "--columns", "a", "--ids", "text"}
+	i.OK(create...)
+	if list := i.OK("keyspace", "list"); !regexp.MustCompile(`x +counters +text +1 `).MatchString(list) || strings.Contains(list, "@") {
+		t.Errorf("listed\n%s", list)
+	}
+	i.OK("incr", "ä b", "a=3", "--keyspace", "x")
+	i.OK("incr", "second", "a=4", "--keyspace", "x")
+	dir := filepath.Join(t.TempDir(), "b")
+	i.OK("backup", dir)
+	for _, args := range [][]string{{"restore", dir}, {"restore", dir, "--keyspace", "x"}, {"restore", dir, "--keyspace", "x", "--shard", "0", "--force", "--yes"}} {
+		to := against(t, nodetest.New(t).URL)
+		if slices.Contains(args, "--shard") {
+			to.OK(create...)
+		}
+		to.OK(args...)
+		if got := to.OK("get", "ä b", "--keyspace", "x", "--consistency", "linearizable"); !strings.Contains(got, "3") {
+			t.Errorf("%q: got\n%s", args, got)
+		}
+		to.OK("incr", "third", "a=1", "--keyspace", "x")
+		to.OK("restore", dir, "--force", "--yes") // the names are there
+	}
+	numbers := against(t, nodetest.New(t).URL)
+	numbers.OK("keyspace", "create", "x", "--columns", "a")
+	if got := numbers.Run("restore", dir); got.Code != cli.ExitFail || !strings.Contains(got.Err, "the ids of keyspace x are texts in the backup and numbers in the cluster: drop it") {
+		t.Errorf("exit %d, %s", got.Code, got.Err)
+	}
+	other := against(t, nodetest.New(t).URL)
+	other.OK(create...)
+	other.OK("incr", "second", "a=1", "--keyspace", "x")
+	if got := other.Run("restore", dir, "--force", "--yes"); got.Code != cli.ExitFail || !strings.Contains(got.Err, "texts have other numbers in the cluster") {
+		t.Errorf("exit %d, %s", got.Code, got.Err)
+	}
+	var m backup.Manifest
+	file := filepath.Join(dir, "manifest.json")
+	raw, err := os.ReadFile(file)
+	must.Do(t, err)
+	must.Do(t, json.Unmarshal(raw, &m))
+	m.Keyspaces = slices.DeleteFunc(m.Keyspaces, func(k backup.Keyspace) bool { return k.Kind == backup.KindNames })
+	raw, err = json.Marshal(&m)
+	must.Do(t, err)
+	must.Do(t, os.WriteFile(file, raw, 0o600))
+	if got := against(t, nodetest.New(t).URL).Run("restore", dir); got.Code != cli.ExitFail || !strings.Contains(got.Err, "the backup lacks their numbers, x@ids") {
 		t.Errorf("exit %d, %s", got.Code, got.Err)
 	}
 }
