@@ -57,7 +57,7 @@ func BenchmarkNames(b *testing.B) {
 		for j := range uint64(batch) {
 			Ops{{Kind: Assign, Text: uuidOf(i + j)}}.AppendTo(&w, 0, 0)
 		}
-		m.Apply(rafttest.Command(i/batch+1, codec.AppendChecksum(append(dedup.AppendClock(codec.BeginEntry(nil, codec.KindNames, 1), time.UnixMilli(1000), dedup.Limits{}), w.Section()...))))
+		m.Apply(rafttest.Command(i/batch+1, codec.AppendChecksum(append(dedup.AppendClock(codec.BeginEntry(nil, codec.KindNames, 1), time.UnixMilli(1000), dedup.Limits{KeyHorizon: 10 * time.Minute, KeysMax: 50, ProducerIdle: time.Hour, ProducersMax: 5}), w.Section()...))))
 	}
 	first := float64(time.Since(began).Nanoseconds()) / total
 	inMemory := (heap() - empty) / total
