@@ -1,51 +1,83 @@
 package names
 
 import (
+	"hash/maphash"
+	"math/bits"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 const (
-	// pairsMax bounds the pairs of a generation. Two generations of UUIDs take some 25 MB.
-	pairsMax = 1 << 16
+	// placesMax is the number of places for pairs by text, and by number. Full of UUIDs, they take some 30 MB.
+	placesMax = 1 << 18
 	// pairAgeMax bounds the time for which a node uses a pair without reading it again. So a text that
 	// was erased is forgotten everywhere by then.
 	pairAgeMax = time.Minute
 )
 
-// cache holds pairs of texts and numbers. It is bounded: pairs that were just read go into the young
-// generation. When that is full, it takes the place of the old one.
+// cache holds pairs of texts and numbers that were read lately. It is bounded: a pair has two places, by its hash, and
+// replaces the one that was read earlier. Look-ups take no lock, and keep nothing of their arguments.
 type cache struct {
-	now func() time.Time
-
-	mu struct {
-		sync.RWMutex
-		young, old generation
-	}
+	now   func() time.Time
+	fills sync.Mutex // held by keep
+	pairs atomic.Pointer[pairs]
 }
 
-// generation holds pairs of all names keyspaces, by the first group of the keyspace: a later keyspace
-// of the same name has another one.
-type generation struct {
-	numbers map[uint32]map[string]pair
-	texts   map[uint32]map[uint64]string
-	size    int
+// pairs has the pairs of all names keyspaces.
+type pairs struct {
+	seed             maphash.Seed
+	byText, byNumber places
 }
 
+type places [placesMax]atomic.Pointer[pair]
+
+// pair is a text and its number, of the names keyspace with the first group: a later keyspace of the same name has
+// another one. It never changes.
 type pair struct {
+	text   string
 	number uint64
 	read   int64 // Unix time of the read, in seconds
+	group  uint32
+}
+
+// at returns the two places of a hash.
+func (p *places) at(hash uint64) (one, other *atomic.Pointer[pair]) {
+	i := hash % placesMax &^ 1
+	return &p[i], &p[i+1]
+}
+
+// put adds a pair, in place of an earlier one of the same key.
+func (p *places) put(hash uint64, new *pair, same func(old *pair) bool) {
+	one, other := p.at(hash)
+	a, b := one.Load(), other.Load()
+	switch {
+	case a == nil || same(a):
+		one.Store(new)
+	case b == nil || same(b):
+		other.Store(new)
+	case a.read < b.read:
+		one.Store(new)
+	default:
+		other.Store(new)
+	}
 }
 
 // number returns the number of a text that was read since that time.
 func (c *cache) number(group uint32, text []byte, since int64) (uint64, bool) {
-	c.mu.RLock()
-	p, ok := c.mu.young.numbers[group][string(text)]
-	if !ok {
-		p, ok = c.mu.old.numbers[group][string(text)]
+	all := c.pairs.Load()
+	if all == nil {
+		return 0, false
 	}
-	c.mu.RUnlock()
-	return p.number, ok && p.read >= since
+	one, other := all.byText.at(maphash.Bytes(all.seed, text))
+	p := one.Load()
+	if p == nil || p.text != string(text) || p.group != group {
+		p = other.Load()
+	}
+	if p == nil || p.text != string(text) || p.group != group || p.read < since {
+		return 0, false
+	}
+	return p.number, true
 }
 
 func (c *cache) since() int64 { return c.now().Add(-pairAgeMax).Unix() }
@@ -53,81 +85,93 @@ func (c *cache) since() int64 { return c.now().Add(-pairAgeMax).Unix() }
 // numbers sets numbers[i] to the number of texts[i], or to 0, and returns the indexes of those that
 // are not in the cache.
 func (c *cache) numbers(group uint32, texts []string, numbers []uint64) (unknown []int) {
-	since := c.since()
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	young, old := c.mu.young.numbers[group], c.mu.old.numbers[group]
+	all, since := c.pairs.Load(), c.since()
 	for i, text := range texts {
-		p, ok := young[text]
-		if !ok {
-			p, ok = old[text]
-		}
-		if numbers[i] = p.number; !ok || p.read < since {
-			numbers[i], unknown = 0, append(unknown, i)
-		}
-	}
-	return unknown
-}
-
-// texts sets texts[i] to the text of numbers[i], or to "", and returns the indexes of those that are
-// not in the cache.
-func (c *cache) texts(group uint32, numbers []uint64, texts []string) (unknown []int) {
-	since := c.since()
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	for i, number := range numbers {
-		texts[i] = ""
-		for _, g := range []*generation{&c.mu.young, &c.mu.old} {
-			if text, ok := g.texts[group][number]; ok && g.has(group, text, number, since) {
-				texts[i] = text
-				break
-			}
-		}
-		if texts[i] == "" {
+		numbers[i] = 0
+		if p := all.ofText(group, text); p != nil && p.read >= since {
+			numbers[i] = p.number
+		} else {
 			unknown = append(unknown, i)
 		}
 	}
 	return unknown
 }
 
-// has reports whether the pair was read since that time.
-func (g *generation) has(group uint32, text string, number uint64, since int64) bool {
-	p := g.numbers[group][text]
-	return p.number == number && p.read >= since
+// ofText returns the pair of a text, or nil.
+func (p *pairs) ofText(group uint32, text string) *pair {
+	if p == nil {
+		return nil
+	}
+	one, other := p.byText.at(maphash.String(p.seed, text))
+	for _, place := range [...]*atomic.Pointer[pair]{one, other} {
+		if of := place.Load(); of != nil && of.text == text && of.group == group {
+			return of
+		}
+	}
+	return nil
+}
+
+// ofNumber returns the pair of a number, or nil.
+func (p *pairs) ofNumber(group uint32, number uint64) *pair {
+	if p == nil {
+		return nil
+	}
+	one, other := p.byNumber.at(hashOf(group, number))
+	for _, place := range [...]*atomic.Pointer[pair]{one, other} {
+		if of := place.Load(); of != nil && of.number == number && of.group == group {
+			return of
+		}
+	}
+	return nil
+}
+
+// hashOf spreads numbers, of which neighbours are read together.
+func hashOf(group uint32, number uint64) uint64 {
+	hi, lo := bits.Mul64(number^uint64(group)<<40, 0x9e3779b97f4a7c15)
+	return hi ^ lo>>7
+}
+
+// texts sets texts[i] to the text of numbers[i], or to "", and returns the indexes of those that are
+// not in the cache.
+func (c *cache) texts(group uint32, numbers []uint64, texts []string) (unknown []int) {
+	all, since := c.pairs.Load(), c.since()
+	for i, number := range numbers {
+		texts[i] = ""
+		p := all.ofNumber(group, number)
+		if p != nil && p.read >= since {
+			if of := all.ofText(group, p.text); of == nil || of.number == number { // else the text was erased and came back
+				texts[i] = p.text
+				continue
+			}
+		}
+		unknown = append(unknown, i)
+	}
+	return unknown
 }
 
 // keep adds the pairs that were just read. It skips those without a text or number.
 func (c *cache) keep(group uint32, texts []string, numbers []uint64) {
 	read := c.now().Unix()
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.fills.Lock()
+	defer c.fills.Unlock()
+	all := c.pairs.Load()
+	if all == nil {
+		all = &pairs{seed: maphash.MakeSeed()}
+		c.pairs.Store(all)
+	}
 	for i, text := range texts {
 		if text == "" || numbers[i] == 0 {
 			continue
 		}
-		if c.mu.young.size >= pairsMax {
-			c.mu.old, c.mu.young = c.mu.young, generation{}
-		}
-		c.mu.young.put(group, text, pair{numbers[i], read})
+		p := &pair{text: text, number: numbers[i], read: read, group: group}
+		all.byText.put(maphash.String(all.seed, text), p, func(old *pair) bool { return old.text == text && old.group == group })
+		all.byNumber.put(hashOf(group, p.number), p, func(old *pair) bool { return old.number == p.number && old.group == group })
 	}
 }
 
 // forget removes all pairs.
 func (c *cache) forget() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.mu.young, c.mu.old = generation{}, generation{}
-}
-
-func (g *generation) put(group uint32, text string, p pair) {
-	if g.numbers == nil {
-		g.numbers, g.texts = map[uint32]map[string]pair{}, map[uint32]map[uint64]string{}
-	}
-	if g.numbers[group] == nil {
-		g.numbers[group], g.texts[group] = map[string]pair{}, map[uint64]string{}
-	}
-	if _, there := g.numbers[group][text]; !there {
-		g.size++
-	}
-	g.numbers[group][text], g.texts[group][p.number] = p, text
+	c.fills.Lock()
+	defer c.fills.Unlock()
+	c.pairs.Store(nil)
 }

@@ -271,6 +271,14 @@ func pick[T any](all []T, indexes []int) []T {
 	return some
 }
 
+// group returns the first group of a names keyspace, or 0.
+func (n *Names) group(space string) uint32 {
+	if ks := n.node.Keyspace(space); ks != nil {
+		return ks.FirstGroup
+	}
+	return 0
+}
+
 func (n *Names) keyspace(space string) (*shard.Keyspace, error) {
 	if ks := n.node.Keyspace(space); ks != nil {
 		return ks, nil

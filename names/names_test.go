@@ -295,19 +295,33 @@ func TestCacheOfErased(t *testing.T) {
 	}
 }
 
-// The cache is bounded, and keeps what was read last.
+// The cache is bounded, keeps what was read last, and answers each pair right.
 func TestCacheIsBounded(t *testing.T) {
-	var c cache
-	c.now = time.Now
-	for i := range uint64(3*pairsMax + 10) {
-		c.keep(uint32(i%2), []string{fmt.Sprint(i)}, []uint64{i + 1})
+	c := cache{now: time.Now}
+	group := func(i uint64) uint32 { return uint32(i % 2) }
+	const pairs = 3 * placesMax
+	for i := range uint64(pairs) {
+		c.keep(group(i), []string{fmt.Sprint(i)}, []uint64{i + 1})
 	}
-	if size := c.mu.young.size + c.mu.old.size; size != pairsMax+10 {
-		t.Errorf("%d pairs", size)
+	byText, byNumber := 0, 0
+	for i := range uint64(pairs) {
+		if number, ok := c.number(group(i), fmt.Append(nil, i), c.since()); ok {
+			if byText++; number != i+1 {
+				t.Fatalf("the number of %d is %d", i, number)
+			}
+		}
+		text := make([]string, 1)
+		if unknown := c.texts(group(i), []uint64{i + 1}, text); len(unknown) == 0 {
+			if byNumber++; text[0] != fmt.Sprint(i) {
+				t.Fatalf("the text of %d is %q", i+1, text[0])
+			}
+		} else if i == pairs-1 {
+			t.Error("the last pair is gone")
+		}
 	}
-	for i, want := range map[uint64]bool{0: false, 2*pairsMax - 1: false, 2 * pairsMax: true, 3*pairsMax + 9: true} {
-		if _, ok := c.number(uint32(i%2), fmt.Append(nil, i), c.since()); ok != want {
-			t.Errorf("pair %d: %v", i, ok)
+	for _, held := range []int{byText, byNumber} {
+		if held < placesMax*9/10 || held > placesMax {
+			t.Errorf("%d pairs by text, %d by number, of %d places", byText, byNumber, placesMax)
 		}
 	}
 }
@@ -329,5 +343,44 @@ func TestValid(t *testing.T) {
 		if Valid([]byte(text)) != want {
 			t.Errorf("%q", text)
 		}
+	}
+}
+
+// A keyspace is dropped and made anew between two decodes of a request: the request gets no number of the old one.
+func TestSlotsOfARemadeKeyspace(t *testing.T) {
+	for name, remadeBefore := range map[string]bool{"before the look-up": true, "after the look-up": false} {
+		t.Run(name, func(t *testing.T) {
+			node := newFakeNode()
+			n := New(node)
+			n.mustAssign(t, "other", "a") // a is in the cache
+			s := Slots{Names: n}
+			decode := func() {
+				for i, text := range []string{"a", "b"} {
+					if _, problem := s.Parse(space, i, []byte(text)); problem != "" {
+						t.Fatal(problem)
+					}
+				}
+			}
+			decode()
+			remake := func() {
+				node.mu.Lock()
+				defer node.mu.Unlock()
+				node.ks = &shard.Keyspace{Name: space, FirstGroup: 8, Shards: 1}
+			}
+			if remadeBefore {
+				remake()
+			}
+			err := s.Assign(&shard.Write{Deadline: soon()})
+			if !remadeBefore && err == nil {
+				remake()
+				if decode(); s.Complete() {
+					t.Error("complete")
+				}
+				err = s.Assign(&shard.Write{Deadline: soon()})
+			}
+			if !errors.Is(err, errs.ErrUnknownKeyspace) {
+				t.Errorf("looked up: %v", err)
+			}
+		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 )
 
 // Slots has the ids of one request of HTTP: their numbers and, in slots that the caller chooses, the
@@ -21,21 +22,21 @@ type Slots struct {
 	Names *Names
 
 	texts [][]byte // by slot; nil for a number
-	// space is the space of the last id, whose first group and oldest valid pair are looked up once.
-	space string
-	group uint32
-	since int64
-	// numbers has the ids that were not in the cache; 0 for an id without a number.
-	numbers map[id]uint64
-	unknown []spaceTexts
+	// last is the index of the space of the last id in spaces, and since the oldest time of a valid pair.
+	last   int
+	since  int64
+	spaces []spaceIDs
+	// remade means that a names keyspace was dropped and made anew since the first decode.
+	remade bool
 }
 
-type id struct{ space, text string }
-
-// spaceTexts are different texts of one space whose numbers must be looked up.
-type spaceTexts struct {
+// spaceIDs are the ids of one space.
+type spaceIDs struct {
 	space string
-	texts []string
+	group uint32 // first group of the names keyspace; 0 if there is none
+	// numbers has the ids that were not in the cache; 0 for an id without a number.
+	numbers map[string]uint64
+	unknown []string // of numbers, those that must be looked up
 }
 
 // NoSlot is the slot of an id that no answer shows.
@@ -50,11 +51,14 @@ func (t *Slots) Reset() {
 		t.texts = nil
 	}
 	clear(t.texts) // do not keep the body alive
-	*t = Slots{texts: t.texts[:0]}
+	clear(t.spaces)
+	*t = Slots{texts: t.texts[:0], spaces: t.spaces[:0]}
 }
 
 // Complete reports whether all ids were in the cache, or have been looked up.
-func (t *Slots) Complete() bool { return len(t.unknown) == 0 }
+func (t *Slots) Complete() bool {
+	return !t.remade && !slices.ContainsFunc(t.spaces, func(s spaceIDs) bool { return len(s.unknown) > 0 })
+}
 
 // Parse returns the number of an id, and keeps its text in a slot. It returns 0 for an id that must
 // be looked up first, and for one that Find did not find. It aliases text.
@@ -132,70 +136,81 @@ func (t *Slots) Read(c *strictjson.Cursor, space string, slot int) (number uint6
 }
 
 func (t *Slots) number(space string, text []byte) uint64 {
-	if len(t.numbers) == 0 { // the usual case, which allocates nothing
-		if number, ok := t.cached(space, text); ok {
-			return number
+	s := t.of(space)
+	number, known := s.numbers[string(text)]
+	if !known {
+		if number, known = t.Names.cache.number(s.group, text, t.since); !known {
+			s.need(string(text))
 		}
-		t.numbers = map[id]uint64{}
 	}
-	new := id{space, string(text)}
-	if number, ok := t.numbers[new]; ok {
-		return number
-	}
-	if number, ok := t.cached(space, text); ok {
-		return number
-	}
-	t.numbers[new] = 0
-	at := slices.IndexFunc(t.unknown, func(u spaceTexts) bool { return u.space == space })
-	if at < 0 {
-		at = len(t.unknown)
-		t.unknown = append(t.unknown, spaceTexts{space: space})
-	}
-	t.unknown[at].texts = append(t.unknown[at].texts, new.text)
-	return 0
+	return number
 }
 
-// cached does the same as Names.Cached.
-func (t *Slots) cached(space string, text []byte) (uint64, bool) {
-	if t.space != space {
-		ks := t.Names.node.Keyspace(space)
-		if ks == nil {
-			return 0, false
-		}
-		t.space, t.group, t.since = space, ks.FirstGroup, t.Names.cache.since()
+// of returns the ids of a space.
+func (t *Slots) of(space string) *spaceIDs {
+	if t.last < len(t.spaces) && t.spaces[t.last].space == space {
+		return &t.spaces[t.last]
 	}
-	return t.Names.cache.number(t.group, text, t.since)
+	group := t.Names.group(space)
+	if t.last = slices.IndexFunc(t.spaces, func(s spaceIDs) bool { return s.space == space }); t.last < 0 {
+		t.last = len(t.spaces)
+		t.spaces = append(t.spaces, spaceIDs{space: space, group: group})
+		t.since = t.Names.cache.since()
+	}
+	t.remade = t.remade || t.spaces[t.last].group != group
+	return &t.spaces[t.last]
+}
+
+// need adds a text that must be looked up.
+func (s *spaceIDs) need(text string) {
+	if s.numbers == nil {
+		s.numbers = map[string]uint64{}
+	}
+	s.numbers[text] = 0
+	s.unknown = append(s.unknown, text)
 }
 
 // Find looks up the ids of a request that reads.
 func (t *Slots) Find(opt *shard.ReadOptions) error {
-	return t.lookUp(func(u *spaceTexts, numbers []uint64) error { return t.Names.Find(u.space, u.texts, numbers, opt) })
+	return t.lookUp(func(space string, texts []string, numbers []uint64) error {
+		return t.Names.Find(space, texts, numbers, opt)
+	})
 }
 
 // Assign looks up the ids of a request that writes, and gives numbers to new ones. So the request
 // writes no row with the number 0, which would be the row of all unknown ids.
 func (t *Slots) Assign(w *shard.Write) error {
-	return t.lookUp(func(u *spaceTexts, numbers []uint64) error {
-		err := t.Names.Assign(u.space, u.texts, numbers, w)
+	return t.lookUp(func(space string, texts []string, numbers []uint64) error {
+		err := t.Names.Assign(space, texts, numbers, w)
 		if err == nil && slices.Contains(numbers, 0) {
-			err = fmt.Errorf("%s gave no number", u.space)
+			err = fmt.Errorf("%s gave no number", space)
 		}
 		return err
 	})
 }
 
-func (t *Slots) lookUp(find func(u *spaceTexts, numbers []uint64) error) error {
-	for i := range t.unknown {
-		u := &t.unknown[i]
-		numbers := make([]uint64, len(u.texts))
-		if err := find(u, numbers); err != nil {
-			return fmt.Errorf("cannot look up ids: %w", err)
+// lookUp calls find for the unknown ids of each space. It fails if a keyspace was dropped and made anew since the first
+// decode: the request may have the numbers of one and rows of the other. Each decode compares the groups after it has
+// looked up the keyspace of the rows, so such a request is never complete.
+func (t *Slots) lookUp(find func(space string, texts []string, numbers []uint64) error) error {
+	for i := range t.spaces {
+		s := &t.spaces[i]
+		numbers := make([]uint64, len(s.unknown))
+		if len(numbers) > 0 {
+			if err := find(s.space, s.unknown, numbers); err != nil {
+				return fmt.Errorf("cannot look up ids: %w", err)
+			}
 		}
-		for i, text := range u.texts {
-			t.numbers[id{u.space, text}] = numbers[i]
+		for i, text := range s.unknown {
+			s.numbers[text] = numbers[i]
 		}
+		s.unknown = nil
+		t.remade = t.remade || t.Names.group(s.space) != s.group
 	}
-	t.unknown = nil
+	if t.remade {
+		return fmt.Errorf("cannot look up ids: %w", errs.ErrUnknownKeyspace)
+	}
+	t.last = len(t.spaces)
 	return nil
 }
 
