@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// OutboxKeep bounds the outbox of an author. A post whose id contains no time never becomes too
-// old.
+// OutboxKeep bounds the outbox of an author. A post whose id is a text, or contains no time, never becomes
+// too old.
 type OutboxKeep struct {
 	Posts  int              // maximal number of posts, 1 to counters.OutboxPostsMax; 0 for OutboxPostsDefault
 	Layout tiering.IDLayout // layout of posts' ids

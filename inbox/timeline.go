@@ -55,7 +55,11 @@ type Published struct {
 
 // Publish adds a post to the outbox of an author and counts it.
 func (t *Timelines) Publish(author, id uint64, w *shard.Write) (Published, error) {
-	return t.change(author, counters.PostOp{Kind: counters.Publish, ID: id, Limits: t.limits}, w)
+	limits := t.limits
+	if posts := t.node.Keyspace(kinds.KeyspacePosts); posts != nil && posts.Names != "" {
+		limits = counters.OutboxLimits{Posts: limits.Posts} // the numbers of texts contain no time
+	}
+	return t.change(author, counters.PostOp{Kind: counters.Publish, ID: id, Limits: limits}, w)
 }
 
 // Remove removes a post from the outbox of an author and from the count.

@@ -93,7 +93,7 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 // SkewWarning returns a warning if some shards of a keyspace would get most of its ids, or "".
 func (n *Node) SkewWarning(k *Keyspace) string {
 	layout := n.cfg.Cold.Layouts[k.Name]
-	if !kinds.All.Traits(k.Kind).ColdRows || k.Sharding == ShardingHash || k.Shards%2 != 0 || layout.Shift == 0 {
+	if !kinds.All.Traits(k.Kind).ColdRows || k.Sharding == ShardingHash || k.Shards%2 != 0 || layout.Shift == 0 || k.Names != "" {
 		return ""
 	}
 	return fmt.Sprintf("%d shards by modulo spread ids of layout %s by their lowest bits, which are often zeros: "+

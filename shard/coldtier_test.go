@@ -76,7 +76,7 @@ func TestMisfitIsReported(t *testing.T) {
 		{tiering.IDLayout{}, 1<<64 - 1, ""},
 	} {
 		for _, route := range []raftfsm.Route{raftfsm.NewRoute(1, 1, false), raftfsm.NewRoute(7, 7, false), raftfsm.NewRoute(7, 7, true)} {
-			tiers := tiering.New(tiering.Config{Cold: tiering.ColdConfig{Layouts: map[string]tiering.IDLayout{"posts": c.layout}}})
+			tiers := tiering.New(tiering.Config{Catalog: catalog.New(), Cold: tiering.ColdConfig{Layouts: map[string]tiering.IDLayout{"posts": c.layout}}})
 			shard, key := route.KeyOf(c.id)
 			fsm := counters.New(raftfsm.Places{})
 			_, err := fsm.Table().Apply([]engine.Op{addTo(7, 0, 1), addTo(key, 0, 1)}, 0, nil, nil)
@@ -117,7 +117,7 @@ func TestMisfitsAreCounted(t *testing.T) {
 		{"many rows", slices.Concat(ids(tiering.LayoutTwitter, 20_000), ids(tiering.LayoutWeibo, 20_000), untimed), 20_060, ""},
 	} {
 		for _, route := range []raftfsm.Route{raftfsm.NewRoute(1, 1, false), raftfsm.NewRoute(1, 1, true)} {
-			tiers := tiering.New(tiering.Config{Cold: tiering.ColdConfig{Layouts: map[string]tiering.IDLayout{"posts": tiering.LayoutWeibo}}})
+			tiers := tiering.New(tiering.Config{Catalog: catalog.New(), Cold: tiering.ColdConfig{Layouts: map[string]tiering.IDLayout{"posts": tiering.LayoutWeibo}}})
 			fsm := counters.New(raftfsm.Places{})
 			for batch := range slices.Chunk(c.ids, 1000) {
 				var ops []engine.Op

@@ -38,7 +38,7 @@ func Open(cfg Config) (*Node, error) {
 	n.registry.dirs.Path, n.registry.dirs.Opened = cfg.Dir, cfg.Opened
 	n.registry.dirs.OnlyNode = n.isOnlyNode
 	n.tiering = tiering.New(tiering.Config{
-		Key: cfg.NodeKey, Cold: cfg.Cold, Catalog: n.catalog, Headroom: &n.headroom, Shards: n.registry.counters,
+		Key: cfg.NodeKey, Cold: cfg.Cold, Catalog: n.catalog, Headroom: &n.headroom, Shards: n.registry.counters, Read: n.reader.readAny,
 		Draining: &n.draining, Stopping: n.stopping, Logger: cfg.Logger,
 	})
 	n.spill = &tiering.Spill{Tiering: n.tiering, Idle: cfg.FeedIdle, Bodies: n.registry.bodies, Began: time.Now()}

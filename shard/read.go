@@ -62,6 +62,14 @@ func (rd *reader) read(ks *Keyspace, q raftfsm.Query, ids []uint64, opt *ReadOpt
 	}
 }
 
+// readAny is tiering.Config.Read.
+func (rd *reader) readAny(keyspace string, q raftfsm.Query, deadline time.Time) error {
+	if ks := rd.registry.keyspaces.Load().byName[keyspace]; ks != nil {
+		return rd.read(ks, q, nil, &ReadOptions{Consistency: Stale, Deadline: deadline})
+	}
+	return errs.ErrUnknownKeyspace
+}
+
 // splitError is a refusal of a read, because the shard has split, or because the attempt that made it was abandoned.
 // Then shard and modulus are 0.
 type splitError struct {

@@ -207,6 +207,7 @@ const rule = `
 		raftfsm/codec
 		raftfsm/counters
 		raftfsm/kinds
+		raftfsm/names
 		raftfsm/spill
 		shard/errs
 		shard/replica
@@ -278,6 +279,7 @@ const rule = `
 		raftfsm/names
 		shard
 		shard/errs
+		shard/tiering
 	# Documents that the server hands out.
 	docs:
 	# The cluster as operators see and change it, and the rows of a snapshot into a shard, through its log.

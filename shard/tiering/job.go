@@ -39,8 +39,8 @@ type TieringJob struct {
 	Keyspace string   `json:"keyspace,omitempty"` // "" for all
 	DryRun   bool     `json:"dry_run,omitempty"`  // only return the answers
 
-	// If Before is not 0, a row moves if its id is less than Before. Otherwise a row moves if the
-	// time in its id is older than OlderThan. If OlderThan is 0 too, Config.Cold.After replaces it.
+	// If Before is not 0, a row moves if its id is a number less than Before. Otherwise a row moves if it is
+	// older than OlderThan, by the time in its id or, for a text, by when its number was given. If OlderThan is 0 too, Config.Cold.After replaces it.
 	Before    uint64        `json:"before,omitempty"`
 	OlderThan time.Duration `json:"older_than,omitempty"`
 }
@@ -144,7 +144,9 @@ func (t *Tiering) checkCold(o *TieringJob) error {
 		return errs.ErrUnknownKeyspace
 	case !kinds.All.Traits(ks.Kind).ColdRows:
 		return &errs.ArgumentError{Field: "keyspace", Problem: fmt.Sprintf("rows of %s, of kind %s, are always in memory", ks.Name, ks.Kind)}
-	case o.OlderThan > 0 && t.cfg.Cold.Layouts[o.Keyspace].Unit == 0:
+	case o.Before > 0 && ks.Names != "":
+		return &errs.ArgumentError{Field: "before", Problem: fmt.Sprintf("ids of %s are texts, of which none is before another: give older_than_seconds", ks.Name)}
+	case o.OlderThan > 0 && !t.hasAge(&Shard{Keyspace: o.Keyspace}):
 		return &errs.ArgumentError{Field: "older_than_seconds", Problem: fmt.Sprintf("ids of %s carry no time (--id-layout): give before", ks.Name)}
 	}
 	return nil
@@ -188,11 +190,14 @@ func (t *Tiering) agedBy(o *TieringJob, s *Shard) func(first, last uint64) bool 
 	switch {
 	case o.Before > 0:
 		below := o.Before / s.PerKey
+		if name, _ := t.namesOf(s); name != "" {
+			below = 0 // an order for all keyspaces
+		}
 		return func(_, last uint64) bool { return last < below }
 	case o.OlderThan > 0:
 		after = o.OlderThan
 	case after == 0:
 		return func(uint64, uint64) bool { return false }
 	}
-	return t.cfg.Cold.Layouts[s.Keyspace].old(time.Now(), after, s.PerKey)
+	return t.old(s, after)
 }

@@ -144,13 +144,13 @@ type Misfit struct {
 	Rows int    `json:"rows"` // number of rows in memory, approximately
 }
 
-// Misfit returns the misfit of a shard, or nil if all ids are valid or contain no time. It ignores
+// Misfit returns the misfit of a shard, or nil if all ids are valid, contain no time or are texts. It ignores
 // ids below timedIDMin.
 func (t *Tiering) Misfit(s *Shard) *Misfit {
-	if s == nil || t.cfg.Cold.Layouts[s.Keyspace].Unit == 0 {
+	if s == nil || t.layout(s).Unit == 0 {
 		return nil
 	}
-	layout, fsm := t.cfg.Cold.Layouts[s.Keyspace], s.FSM
+	layout, fsm := t.layout(s), s.FSM
 	table, now := fsm.Table(), time.Now()
 	key, below := table.InMemory(timedIDMin/s.PerKey+1, layout.firstKey(s.PerKey)-1)
 	above := 0

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// SealAfterDefault is the age from which a row is packed in memory, by the time in its id.
+	// SealAfterDefault is the age from which a row is packed in memory.
 	// Rows of the last day are read most, and reading packed rows takes longer.
 	SealAfterDefault = 24 * time.Hour
 	// sealRoundMax bounds a round of packing, because moves to disk wait until the round ends. The
@@ -20,26 +20,29 @@ const (
 )
 
 // OldToSeal returns a function that reports which ranges of keys to pack when a snapshot is loaded;
-// nil for none. It selects no rows whose ids contain no time, because such rows have no known age.
+// nil for none. It selects no rows whose age is unknown, such as those whose ids are numbers without a time.
 // While memory is tight, it selects all rows: a node that was full of packed rows could not hold
 // them unpacked after a restart.
 func (t *Tiering) OldToSeal(s *Shard) func(first, last uint64) bool {
-	layout, after := t.cfg.Cold.Layouts[s.Keyspace], t.cfg.Cold.SealAfter
-	if layout.Unit == 0 || after == 0 {
+	after := t.cfg.Cold.SealAfter
+	if after == 0 || !t.hasAge(s) {
 		return nil
 	}
 	return func(first, last uint64) bool {
-		return t.cfg.Headroom.MemoryTight.Load() || layout.old(time.Now(), after, s.PerKey)(first, last)
+		return t.cfg.Headroom.MemoryTight.Load() || t.knownOld(s, after)(first, last)
 	}
 }
 
 // dueToSeal is OldToSeal for a loaded table. It omits rows that are about to move to disk.
 func (t *Tiering) dueToSeal(s *Shard) func(first, last uint64) bool {
-	old, now := t.OldToSeal(s), time.Now()
+	old := t.OldToSeal(s)
+	if old != nil && !t.cfg.Headroom.MemoryTight.Load() {
+		t.learn(s, t.cfg.Cold.SealAfter)
+	}
 	if old == nil || t.cfg.Cold.After == 0 || !t.MayFreeze() {
 		return old
 	}
-	leaves := t.cfg.Cold.Layouts[s.Keyspace].old(now, t.cfg.Cold.After, s.PerKey)
+	leaves := t.knownOld(s, t.cfg.Cold.After)
 	return func(first, last uint64) bool { return !leaves(first, last) && old(first, last) }
 }
 

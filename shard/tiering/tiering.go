@@ -67,7 +67,8 @@ type Tiering struct {
 	due      atomic.Int64  // number of rows in memory due to move to disk, as of the last check
 	Sealed   atomic.Uint64 // number of times that a row was packed
 	Repaired atomic.Uint64 // number of replicas restored from another node; the node increments it
-	sealNext int           // shard with which the next round of packing begins; only Run uses it
+	ages     ages
+	sealNext int // shard with which the next round of packing begins; only Run uses it
 }
 
 // Config configures a Tiering. Every field must be set.
@@ -77,6 +78,8 @@ type Config struct {
 	Catalog  *catalog.Catalog
 	Headroom *Headroom
 	Shards   func() []*Shard // returns the present shards on this node
+	// Read runs a query on the only shard of a keyspace, by any replica, however much that lags.
+	Read     func(keyspace string, q raftfsm.Query, deadline time.Time) error
 	Draining *atomic.Bool
 	Stopping <-chan struct{}
 	Logger   *slog.Logger
@@ -189,7 +192,7 @@ func (t *Tiering) MoveCold() {
 	for _, l := range all {
 		switch {
 		case may && !tight:
-			due += t.moveOld(l, t.cfg.Cold.Layouts[l.Keyspace].old(time.Now(), t.cfg.Cold.After, l.PerKey))
+			due += t.moveOld(l, t.old(l.Shard, t.cfg.Cold.After))
 		case l.FSM.Shares():
 			t.fold(l, tight)
 		}
@@ -222,7 +225,7 @@ func (t *Tiering) fold(l *Leaving, tight bool) {
 func (t *Tiering) moveIdle(all []*Leaving) (due int) {
 	for _, l := range all {
 		due += l.Watch(AnyAge, false) // MoveCold folds shares afterwards
-		if layout := t.cfg.Cold.Layouts[l.Keyspace]; layout.Unit > 0 {
+		if layout := t.layout(l.Shard); layout.Unit > 0 {
 			l.idle.PutLast(layout.firstKey(l.PerKey))
 		}
 	}
