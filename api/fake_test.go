@@ -229,7 +229,7 @@ func (n *fakeNode) CreateKeyspace(_ context.Context, k shard.Keyspace) (*shard.K
 	return &k, nil
 }
 
-func (n *fakeNode) SetEverywhere(_ context.Context, name string, everywhere bool) (*shard.Keyspace, error) {
+func (n *fakeNode) ChangeSetting(_ context.Context, name, _ string, change *catalog.Command) (*shard.Keyspace, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.troubleLocked(); err != nil {
@@ -240,7 +240,15 @@ func (n *fakeNode) SetEverywhere(_ context.Context, name string, everywhere bool
 		return nil, errs.ErrUnknownKeyspace
 	}
 	spread := *old
-	spread.Everywhere = everywhere
+	if change.SetEverywhere != nil {
+		spread.Everywhere = change.SetEverywhere.Everywhere
+	}
+	if limits := change.SetLimits; limits != nil && limits.Rows != nil {
+		spread.Limits.Rows = *limits.Rows
+	}
+	if limits := change.SetLimits; limits != nil && limits.Bytes != nil {
+		spread.Limits.Bytes = *limits.Bytes
+	}
 	n.mu.keyspaces[name] = &spread
 	return &spread, nil
 }

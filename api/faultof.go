@@ -47,6 +47,9 @@ func faultOf(err error) (*fault, bool) {
 	if errors.Is(err, errs.ErrBadToken) {
 		return invalid(headerToken, errs.ErrBadToken.Error()), true
 	}
+	if limit, ok := errors.AsType[*errs.LimitError](err); ok {
+		return &fault{status: fasthttp.StatusConflict, code: codeRefused, message: limit.Text}, true
+	}
 	for _, b := range backendFaults {
 		if errors.Is(err, b.err) {
 			f := &fault{status: b.status, code: b.code, message: b.err.Error()}

@@ -29,6 +29,7 @@ func keyspaceRoutes() []route {
 		{"DELETE /v1/keyspaces/{keyspace}", "keyspaces_drop", does{shape, admin, operated(operate.DropKeyspace)}},
 		{"POST /v1/keyspaces/{keyspace}/columns", "keyspaces_columns", does{shape | takesBody, admin, operated(operate.AddColumns, "columns")}},
 		{"DELETE /v1/keyspaces/{keyspace}/columns/{column}", "keyspaces_drop_column", does{shape, admin, operated(operate.DropColumn)}},
+		{"POST /v1/keyspaces/{keyspace}/limits", "keyspaces_limits", does{shape | takesBody, admin, operated(operate.SetLimits)}},
 		{"POST /v1/keyspaces/{keyspace}/everywhere", "keyspaces_everywhere", does{shape | takesBody, admin, operated(operate.SetEverywhere, "everywhere")}},
 	}
 }

@@ -213,7 +213,7 @@ func TestRealKeyspaces(t *testing.T) {
 	l.want(200, spread, "POST", "/v1/keyspaces/clips/everywhere", `{"everywhere":true}`)
 	l.want(200, spread, "POST", "/v1/keyspaces/clips/everywhere", `{"everywhere":true}`)
 	l.want(200, wider, "POST", "/v1/keyspaces/clips/everywhere", `{"everywhere":false}`)
-	l.refused(400, "invalid_argument", "name", "POST", "/v1/keyspaces/board/everywhere", `{"everywhere":true}`)
+	l.refused(400, "invalid_argument", "everywhere", "POST", "/v1/keyspaces/board/everywhere", `{"everywhere":true}`)
 	for path, body := range map[string]string{
 		"/v1/keyspaces":                   `{"name":"clips","columns":["play"],"shards":3}`,
 		"/v1/keyspaces/nobody/columns":    `{"columns":["a"]}`,

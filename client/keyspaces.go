@@ -23,7 +23,8 @@ type Keyspace struct {
 	// Warning is the server's warning about the shape of a new keyspace.
 	Warning string `json:"warning,omitempty"`
 	// Everywhere is set if every node holds a replica of each shard, not only the voters.
-	Everywhere bool `json:"everywhere,omitempty"`
+	Everywhere bool   `json:"everywhere,omitempty"`
+	Limits     Limits `json:"limits,omitzero"`
 	// DroppedColumns are the numbers of the columns that were dropped, in the order in which the
 	// columns were added. No other column ever gets these numbers.
 	DroppedColumns []int `json:"dropped_columns,omitempty"`
@@ -89,6 +90,13 @@ type NewKeyspace struct {
 	Shards   int             `json:"shards,omitempty"`
 	Sharding string          `json:"sharding,omitempty"` // modulo or hash
 	IDs      string          `json:"ids,omitempty"`      // text, or "" for numbers
+	Limits   Limits          `json:"limits,omitzero"`    // an existing keyspace keeps its own
+}
+
+// Limits bound a keyspace; 0 means no limit. Each shard may have an equal share.
+type Limits struct {
+	Rows  uint64 `json:"rows,omitempty"`
+	Bytes uint64 `json:"bytes,omitempty"` // memory
 }
 
 // CreateKeyspace creates a keyspace of counters, or returns the existing one if it has the

@@ -29,7 +29,7 @@ func (wr *writer) admit(ps *parts, w *Write) error {
 				continue
 			}
 			if full == nil || i < full.Op {
-				full = &NewRowError{Op: i, Wider: c.Wider}
+				full = &NewRowError{Op: i, Wider: c.Wider, Limit: c.Limit}
 			}
 			break
 		}

@@ -52,7 +52,7 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 	if anyShards {
 		k.Shards = ShardsDefault
 	}
-	want := catalog.Keyspace{Name: k.Name, Kind: kinds.Created, Columns: slices.Clone(k.Columns), Divisor: k.Shards, Settings: k.Settings}
+	want := catalog.Keyspace{Name: k.Name, Kind: kinds.Created, Columns: slices.Clone(k.Columns), Divisor: k.Shards, Limits: k.Limits, Settings: k.Settings}
 	if k.Sharding == ShardingHash {
 		want.Sharding = ShardingHash
 	}
@@ -133,21 +133,17 @@ func (n *Node) AddColumns(ctx context.Context, name string, columns []column.Col
 	return n.served(ctx, name, index)
 }
 
-// SetEverywhere sets whether every node, or only each voter, holds a replica of each shard of a
-// keyspace. It returns the keyspace, and does not wait until the new replicas are members of their
-// groups and have caught up.
-func (n *Node) SetEverywhere(ctx context.Context, name string, everywhere bool) (*Keyspace, error) {
-	if k := n.Keyspace(name); k != nil && kinds.All.Traits(k.Kind).Everywhere {
-		return nil, &errs.ArgumentError{Field: "name", Problem: fmt.Sprintf("keyspace %s, of kind %s, is everywhere, always", name, k.Kind)}
-	}
-	r, index, err := n.catalogClient.Change(ctx, &catalog.Command{SetEverywhere: &catalog.SetEverywhereEntry{Keyspace: name, Everywhere: everywhere}})
+// ChangeSetting makes a change of a setting of a keyspace, a SetEverywhere or SetLimits, and returns the keyspace. It
+// does not wait until the new replicas of SetEverywhere are members of their groups and have caught up.
+func (n *Node) ChangeSetting(ctx context.Context, name, field string, change *catalog.Command) (*Keyspace, error) {
+	r, index, err := n.catalogClient.Change(ctx, change)
 	switch {
 	case err != nil:
 		return nil, err
 	case r.Missing:
 		return nil, errs.ErrUnknownKeyspace
 	case r.Refused != "":
-		return nil, &errs.ArgumentError{Field: "everywhere", Problem: r.Refused}
+		return nil, &errs.ArgumentError{Field: field, Problem: r.Refused}
 	}
 	return n.served(ctx, name, index)
 }

@@ -40,7 +40,7 @@ func TestStaleReadsBesideAReplicaThatIsCopied(t *testing.T) {
 	if got := stale(last); got != 5 {
 		t.Errorf("a node that has copied nothing yet answers %d, want 5", got)
 	}
-	_, err := all[0].SetEverywhere(t.Context(), "users", true)
+	err := setEverywhere(t.Context(), all[0], "users", true)
 	mustDo(t, err)
 	eventually(t, "it answers by itself", func() bool {
 		r := g.replica.Load()
@@ -78,7 +78,7 @@ func TestEverywhereWhileAVoteMoves(t *testing.T) {
 	defer cancel()
 	target := all[0].router.holders(number)
 	for round := range 5 {
-		_, err := all[round%4].SetEverywhere(ctx, "users", round%2 == 0)
+		err := setEverywhere(ctx, all[round%4], "users", round%2 == 0)
 		mustDo(t, err)
 		was := target
 		target = slices.Clone(was[1:])
@@ -90,7 +90,7 @@ func TestEverywhereWhileAVoteMoves(t *testing.T) {
 		mustDo(t, all[0].catalogClient.MustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: was, Target: target}}))
 		eventually(t, "those vote that are to", func() bool { return votesAre(all, number, target) })
 	}
-	_, err := all[0].SetEverywhere(ctx, "users", false)
+	err := setEverywhere(ctx, all[0], "users", false)
 	mustDo(t, err)
 	eventually(t, "nobody else holds it", func() bool {
 		return !slices.ContainsFunc(all, func(n *Node) bool {

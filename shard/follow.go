@@ -53,6 +53,9 @@ func (n *replicas) follow() error {
 	}
 	n.registry.publish(groups) // store the groups first, so that a reader that sees a keyspace finds its groups
 	err := n.hold(groups.all, view)
+	for _, r := range n.registry.local() {
+		r.fsm.CheckLimits(view)
+	}
 	n.registry.keyspaces.Store(keyspaces)
 	return err
 }
@@ -116,7 +119,7 @@ func (n *replicas) hold(all []*shardReplica, view *catalog.View) error {
 // has no cold rows. tiering.Spill stores the idle bodies of feeds and outboxes.
 func (n *replicas) newReplica(g *shardReplica) (*localReplica, *cold.Group, error) {
 	r, logger := &localReplica{}, n.cfg.Logger.With("group", g.number, "keyspace", g.keyspace, "shard", g.shard)
-	r.damage.Logger, r.fsm.Damage = logger, &r.damage
+	r.damage.Logger, r.fsm.Damage, r.fsm.Group = logger, &r.damage, g.number
 	var rows *cold.Group
 	if kinds.All.Traits(g.kind.String()).ColdRows {
 		r.tier = &tiering.Shard{Group: g.number, Keyspace: g.keyspace, PerKey: g.perKey, Offset: g.offset, Damage: &r.damage}

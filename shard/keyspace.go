@@ -20,7 +20,7 @@ const (
 )
 
 // Keyspace describes a keyspace. A published value never changes: AddColumns, DropColumn and
-// SetEverywhere create a new one.
+// ChangeSetting create a new one.
 type Keyspace struct {
 	Name    string   `json:"name"`
 	Kind    string   `json:"kind"`
@@ -32,7 +32,8 @@ type Keyspace struct {
 	Sharding string `json:"sharding,omitempty"`
 	// Everywhere means that every node holds a replica of each shard. Replicas beyond the wanted
 	// voters have no vote.
-	Everywhere bool `json:"everywhere,omitempty"`
+	Everywhere bool           `json:"everywhere,omitempty"`
+	Limits     catalog.Limits `json:"limits,omitzero"`
 	column.Settings[int64]
 	Growing *catalog.Progress `json:"growing,omitempty"` // nil unless the number of shards is growing now
 	// CreatedShards is the number of shards at the creation; 0 unless the keyspace has grown.
@@ -57,7 +58,7 @@ const IDsText = "text"
 func keyspaceOf(k *catalog.Keyspace) *Keyspace {
 	known := &Keyspace{
 		Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: len(k.Groups), Sharding: k.Sharding, FirstGroup: k.FirstGroup(), Groups: k.Groups, Divisor: k.Divisor,
-		Everywhere: k.Everywhere, Growing: k.Progress(), Settings: k.Settings, ByNumber: raftfsm.SettingsOf(k.Columns, k.Settings),
+		Everywhere: k.Everywhere, Limits: k.Limits, Growing: k.Progress(), Settings: k.Settings, ByNumber: raftfsm.SettingsOf(k.Columns, k.Settings),
 	}
 	if k.Divisor != known.Shards {
 		known.CreatedShards = k.Divisor

@@ -65,7 +65,7 @@ func Open(cfg Config) (*Node, error) {
 	}
 	n.router = router{registry: &n.registry, node: cfg.NodeKey, catalog: n.catalog, calls: n.calls, alive: cfg.Alive, draining: &n.draining, clusterHash: clusterHashOf(id)}
 	n.tiering.Connect(n.calls, n.mux.Limited())
-	n.votersDisks = tiering.VotersDisks{Headroom: &n.headroom, Calls: n.calls, Self: cfg.NodeKey, Replicas: n.registry.votersFull, Stopping: n.stopping}
+	n.votersDisks = tiering.VotersDisks{Headroom: &n.headroom, Calls: n.calls, Self: cfg.NodeKey, Catalog: n.catalog, Replicas: n.registry.machines, Stopping: n.stopping}
 	if err := program.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot make the groups' directory: %w", err), n.mux.Close())
 	}

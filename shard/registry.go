@@ -50,11 +50,11 @@ func (s *registry) local() iter.Seq2[*shardReplica, *localReplica] {
 	}
 }
 
-// votersFull yields this node's replicas of shards with their fields VotersFull.
-func (s *registry) votersFull() iter.Seq2[*replica.Replica, *atomic.Bool] {
-	return func(yield func(*replica.Replica, *atomic.Bool) bool) {
+// machines yields this node's replicas of shards with their machines.
+func (s *registry) machines() iter.Seq2[*replica.Replica, *tiering.Machine] {
+	return func(yield func(*replica.Replica, *tiering.Machine) bool) {
 		for _, r := range s.local() {
-			if !yield(r.group, &r.fsm.VotersFull) {
+			if !yield(r.group, &r.fsm) {
 				return
 			}
 		}

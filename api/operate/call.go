@@ -15,6 +15,7 @@ import (
 	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/replica"
@@ -57,7 +58,7 @@ type Node interface {
 	Status() shard.Status
 	CreateKeyspace(ctx context.Context, k shard.Keyspace) (*shard.Keyspace, error)
 	AddColumns(ctx context.Context, name string, columns []column.Column) (*shard.Keyspace, error)
-	SetEverywhere(ctx context.Context, name string, everywhere bool) (*shard.Keyspace, error)
+	ChangeSetting(ctx context.Context, name, field string, change *catalog.Command) (*shard.Keyspace, error)
 	DropKeyspace(ctx context.Context, name string) (*shard.Keyspace, error)
 	DropColumn(ctx context.Context, name, column string) (*shard.Keyspace, error)
 	// The methods of Cluster access the users.

@@ -9,6 +9,7 @@ import (
 	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
 )
@@ -32,6 +33,7 @@ func CreateKeyspace(until context.Context, c *Call, body *struct {
 	Shards   *int            `json:"shards"`
 	Sharding *string         `json:"sharding"`
 	IDs      *string         `json:"ids"`
+	Limits   *catalog.Limits `json:"limits"`
 }) (*shard.Keyspace, error) {
 	if err := checkCount(body.Columns); err != nil {
 		return nil, err
@@ -43,6 +45,9 @@ func CreateKeyspace(until context.Context, c *Call, body *struct {
 		if ks.Shards = *body.Shards; ks.Shards < 1 || ks.Shards > shard.ShardsMax {
 			return nil, invalid("shards", fmt.Sprintf("not an integer from 1 to %d", shard.ShardsMax))
 		}
+	}
+	if body.Limits != nil {
+		ks.Limits = *body.Limits
 	}
 	if body.Sharding != nil {
 		if ks.Sharding = *body.Sharding; ks.Sharding == "" {
@@ -80,7 +85,22 @@ func checkCount(columns []column.Column) error {
 func SetEverywhere(until context.Context, c *Call, body *struct {
 	Everywhere bool `json:"everywhere"`
 }) (*shard.Keyspace, error) {
-	return c.Node.SetEverywhere(until, c.Name, body.Everywhere)
+	return c.Node.ChangeSetting(until, c.Name, "everywhere", &catalog.Command{
+		SetEverywhere: &catalog.SetEverywhereEntry{Keyspace: c.Name, Everywhere: body.Everywhere},
+	})
+}
+
+// SetLimits sets the given limits of the keyspace in the path.
+func SetLimits(until context.Context, c *Call, body *struct {
+	Rows  *uint64 `json:"rows"`
+	Bytes *uint64 `json:"bytes"`
+}) (*shard.Keyspace, error) {
+	if body.Rows == nil && body.Bytes == nil {
+		return nil, invalid("rows", "neither rows nor bytes is given")
+	}
+	return c.Node.ChangeSetting(until, c.Name, "name", &catalog.Command{
+		SetLimits: &catalog.SetLimitsEntry{Keyspace: c.Name, Rows: body.Rows, Bytes: body.Bytes},
+	})
 }
 
 // Grow makes the keyspace in the path grow, withdraws its growth, or answers what a growth would do.

@@ -156,7 +156,7 @@ func (t *table) applyPlain(c *conn, from, to int, deadline time.Time) {
 	first := t.units[from].first
 	err := c.server.node().Write(t.ks, w)
 	settle(w, err, func(op int) (*table, int) { return t, first + op })
-	if errors.Is(err, errs.ErrMemoryFull) {
+	if errs.RefusesRows(err) {
 		t.applyWithoutNewRows(c, from, to, deadline)
 	}
 	if err != nil {
@@ -268,7 +268,7 @@ func (t *table) applyAgain(c *conn, units [][]int, deadline time.Time) {
 		copy(t.counts[op*t.width():(op+1)*t.width()], w.Rows[i*t.width():(i+1)*t.width()])
 	}
 	settle(&w, err, func(op int) (*table, int) { return t, again[op] })
-	if len(units) < 2 || !errors.Is(err, errs.ErrMemoryFull) {
+	if len(units) < 2 || !errs.RefusesRows(err) {
 		return
 	}
 	var refused [][]int
@@ -283,7 +283,7 @@ func (t *table) applyAgain(c *conn, units [][]int, deadline time.Time) {
 }
 
 // lacksMemory reports whether an op was refused for lack of memory.
-func (t *table) lacksMemory(op int) bool { return errors.Is(t.failed[op], errs.ErrMemoryFull) }
+func (t *table) lacksMemory(op int) bool { return errs.RefusesRows(t.failed[op]) }
 
 // refusedForMemory returns, for each unit in [from, to), its ops that were refused for lack of
 // memory. It omits a unit if one of these ops creates a row.

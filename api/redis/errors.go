@@ -56,6 +56,9 @@ func errorText(err error) (text string, foreseen bool) {
 	if argument, ok := errors.AsType[*errs.ArgumentError](err); ok {
 		return resp.FieldError(argument.Field, argument.Problem).Error(), true
 	}
+	if limit, ok := errors.AsType[*errs.LimitError](err); ok {
+		return "OOM command not allowed: a new row is needed, and " + limit.Text, true
+	}
 	for _, b := range backendErrors {
 		if !errors.Is(err, b.err) {
 			continue

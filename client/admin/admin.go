@@ -64,6 +64,19 @@ func (c Client) SetEverywhere(ctx context.Context, keyspace string, everywhere b
 	return client.Ask[client.Keyspace](ctx, c.c, post(namePath("keyspaces", keyspace)+"/everywhere", request))
 }
 
+// SetLimits sets limits of a keyspace of counters. A limit that is nil stays, and 0 removes one. Shards refuse new
+// rows above a limit within a second.
+func (c Client) SetLimits(ctx context.Context, keyspace string, rows, bytes *uint64) (client.Keyspace, error) {
+	request := map[string]*uint64{}
+	if rows != nil {
+		request["rows"] = rows
+	}
+	if bytes != nil {
+		request["bytes"] = bytes
+	}
+	return client.Ask[client.Keyspace](ctx, c.c, post(namePath("keyspaces", keyspace)+"/limits", request))
+}
+
 // DropKeyspace drops a keyspace with all its rows, and returns its last state. The client sends the
 // request once, because a repeat could drop a new keyspace of that name. If the error is
 // client.ErrUnknown, list the keyspaces to find out whether the keyspace was dropped.

@@ -121,10 +121,10 @@ func cell(text string) string {
 	return strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;").Replace(text)
 }
 
-// unsampledGauges have no sample at a node without sources and certificates.
+// unsampledGauges have no sample at a node without sources, certificates and limits.
 var unsampledGauges = []string{
 	"countd_source_position", "countd_source_end", "countd_source_lag_messages", "countd_source_lag_seconds", "countd_source_state",
-	"countd_tls_cert_expiry_seconds",
+	"countd_tls_cert_expiry_seconds", "countd_keyspace_limit_used_ratio",
 }
 
 type referenceMetric struct {

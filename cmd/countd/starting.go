@@ -63,7 +63,7 @@ func (s *starting) AddColumns(context.Context, string, []column.Column) (*shard.
 	return nil, s.Ready()
 }
 
-func (s *starting) SetEverywhere(context.Context, string, bool) (*shard.Keyspace, error) {
+func (s *starting) ChangeSetting(context.Context, string, string, *catalog.Command) (*shard.Keyspace, error) {
 	return nil, s.Ready()
 }
 

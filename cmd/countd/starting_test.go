@@ -27,7 +27,7 @@ func TestStartingRefuses(t *testing.T) {
 		"catch up":   func() error { return s.CatchUp(ctx) },
 		"create":     func() error { _, err := s.CreateKeyspace(ctx, shard.Keyspace{}); return err },
 		"columns":    func() error { _, err := s.AddColumns(ctx, "posts", nil); return err },
-		"everywhere": func() error { _, err := s.SetEverywhere(ctx, "posts", true); return err },
+		"everywhere": func() error { _, err := s.ChangeSetting(ctx, "posts", "", nil); return err },
 		"drop":       func() error { _, err := s.DropKeyspace(ctx, "posts"); return err },
 		"column":     func() error { _, err := s.DropColumn(ctx, "posts", "like"); return err },
 		"opened":     func() error { _, err := s.opened(); return err },

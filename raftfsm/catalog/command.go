@@ -21,6 +21,7 @@ type Command struct {
 	HoldVersion  *HoldVersionEntry  `json:"hold_version,omitempty"`
 
 	SetEverywhere *SetEverywhereEntry `json:"set_everywhere,omitempty"`
+	SetLimits     *SetLimitsEntry     `json:"set_limits,omitempty"`
 
 	Retire *RetireEntry `json:"retire,omitempty"`
 

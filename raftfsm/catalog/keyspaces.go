@@ -43,8 +43,16 @@ type Keyspace struct {
 	Exec bool `json:"exec,omitempty"`
 	// Names is the keyspace, of kind names, that gives texts the numbers by which this keyspace counts. It
 	// is "" if ids are numbers. It never changes.
-	Names string `json:"names,omitempty"`
+	Names  string `json:"names,omitempty"`
+	Limits Limits `json:"limits,omitzero"`
 	column.Settings[int64]
+}
+
+// Limits bound a keyspace. Its shards have equal shares of each limit. The leader of a shard accepts no op that
+// creates a row once the shard has its share. 0 means no limit.
+type Limits struct {
+	Rows  uint64 `json:"rows,omitempty"`
+	Bytes uint64 `json:"bytes,omitempty"` // memory, as in engine.Stats
 }
 
 // FirstGroup returns the group of shard 0. Commands identify a keyspace by this group, because a
@@ -182,6 +190,13 @@ type SetEverywhereEntry struct {
 	Everywhere bool   `json:"everywhere"`
 }
 
+// SetLimitsEntry sets the limits that are not nil; 0 removes a limit. Rows above a new limit stay.
+type SetLimitsEntry struct {
+	Keyspace string  `json:"keyspace"`
+	Rows     *uint64 `json:"rows,omitempty"`
+	Bytes    *uint64 `json:"bytes,omitempty"`
+}
+
 // AddColumnsEntry adds the columns that the keyspace lacks, and then changes settings of columns.
 type AddColumnsEntry struct {
 	Keyspace string   `json:"keyspace"`
@@ -207,6 +222,9 @@ func (c *CreateEntry) apply(v *View) (Result, bool) {
 	}
 	if err := c.Check(c.Columns); err != nil {
 		return refused("keyspace %q: %v", c.Name, err)
+	}
+	if c.Limits != (Limits{}) && !c.mayBeLimited() {
+		return refused("a keyspace of kind %q with limits", c.Kind)
 	}
 	if why := v.wrongNames(&c.Keyspace); why != "" {
 		return refused("%s", why)
@@ -306,6 +324,39 @@ func (c *SetEverywhereEntry) apply(v *View) (Result, bool) {
 		v.revise(group)
 	}
 	return Result{Keyspace: k}, true
+}
+
+func (c *SetLimitsEntry) apply(v *View) (Result, bool) {
+	k, exists := v.Keyspaces[c.Keyspace]
+	switch {
+	case !exists:
+		return Result{Missing: true}, false
+	case !k.mayBeLimited():
+		return refused("keyspace %s is of kind %s: only keyspaces of counters have limits", c.Keyspace, k.Kind)
+	}
+	was := k.Limits
+	if c.Rows != nil {
+		k.Limits.Rows = *c.Rows
+	}
+	if c.Bytes != nil {
+		k.Limits.Bytes = *c.Bytes
+	}
+	v.Keyspaces[k.Name] = k
+	return Result{Keyspace: k}, k.Limits != was
+}
+
+// mayBeLimited reports whether the keyspace may have limits. The rows of the other kinds are those of users, whom
+// posts and followers make.
+func (k *Keyspace) mayBeLimited() bool { return k.Kind == codec.KindCounters.String() }
+
+// LimitsOf returns the name and the limits of the keyspace of a group; "" without limits.
+func (v *View) LimitsOf(group uint32) (string, Limits) {
+	for _, k := range v.Keyspaces {
+		if k.Limits != (Limits{}) && k.has(group) {
+			return k.Name, k.Limits
+		}
+	}
+	return "", Limits{}
 }
 
 // EveryNode reports whether all nodes are members of a group, with or without a vote. Each node can

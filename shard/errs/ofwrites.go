@@ -61,18 +61,39 @@ func (e *UnreadableError) Error() string {
 
 func (e *UnreadableError) Unwrap() []error { return []error{ErrUnreadable, e.Err} }
 
-// NewRowError is returned for a write that needs a new row, or wider rows, while memory is full. No
-// op of the write was applied, unless the error is the Err of a PartialError. It wraps ErrMemoryFull.
+// NewRowError is returned for a write that needs a new row, or wider rows, while memory is full or the
+// keyspace is at a limit. No op of the write was applied, unless the error is the Err of a PartialError.
+// It wraps ErrMemoryFull or a LimitError.
 type NewRowError struct {
-	Op    int  // index of the first such op
-	Wider bool // the op creates no row, but widens the rows of its segment
+	Op    int         // index of the first such op
+	Wider bool        // the op creates no row, but widens the rows of its segment
+	Limit *LimitError // nil if memory is full
 }
 
 func (e *NewRowError) Error() string {
 	if e.Wider {
-		return fmt.Sprintf("%v: op %d widens the rows near its own", ErrMemoryFull, e.Op)
+		return fmt.Sprintf("%v: op %d widens the rows near its own", e.Unwrap(), e.Op)
 	}
-	return fmt.Sprintf("%v: op %d makes a row", ErrMemoryFull, e.Op)
+	return fmt.Sprintf("%v: op %d makes a row", e.Unwrap(), e.Op)
 }
 
-func (e *NewRowError) Unwrap() error { return ErrMemoryFull }
+func (e *NewRowError) Unwrap() error {
+	if e.Limit != nil {
+		return e.Limit
+	}
+	return ErrMemoryFull
+}
+
+// LimitError is returned for a write that needs a new row while its keyspace is at a limit. The text names the
+// keyspace, the limit and the shard's size. Nodes send each other only the text.
+type LimitError struct{ Text string }
+
+func (e *LimitError) Error() string { return e.Text }
+
+func (e *LimitError) Unwrap() error { return ErrLimit }
+
+// ErrLimit is returned, as a LimitError, for a write that would create a row in a keyspace that is at a limit.
+var ErrLimit = errors.New("the keyspace is at its limit")
+
+// RefusesRows reports whether an error refuses an op only because the op needs a new row, or wider rows.
+func RefusesRows(err error) bool { return errors.Is(err, ErrMemoryFull) || errors.Is(err, ErrLimit) }

@@ -44,6 +44,7 @@ const (
 	CodeOther     Code = 1 // any error without a code of its own; the call's outcome is unknown
 	codeNoLeader  Code = 4
 	codeMisrouted Code = 19
+	codeLimit     Code = 20
 
 	ErrorTextMax = 1 << 10 // bytes of an error's text; the rest is cut off
 	LeaderKeyMax = 128     // bytes; a node key is a name of at most 64 bytes and an instance
@@ -76,6 +77,7 @@ var callCodes = []struct {
 	{16, errs.ErrBadToken},
 	{17, errs.ErrColdRows},
 	{18, errs.ErrUnknownColumn},
+	{codeLimit, errs.ErrLimit},
 }
 
 // Error is an error that a handler returned on another node. errors.Is matches it with the
@@ -91,6 +93,9 @@ type Error struct {
 func (e *Error) Error() string { return e.Text }
 
 func (e *Error) Unwrap() error {
+	if e.Code == codeLimit {
+		return &errs.LimitError{Text: e.Text}
+	}
 	for _, known := range callCodes {
 		if known.code == e.Code {
 			return known.err

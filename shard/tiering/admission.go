@@ -20,11 +20,13 @@ import (
 // Apply does not depend on Admission: on each replica, spill.Bodies.LockReturned reads missing
 // bodies from disk.
 type Admission struct {
-	Dropped uint64 // bit i is set if column i was dropped
-	Wider   bool   // the refused op creates no row, but makes existing rows wider
+	Dropped uint64           // bit i is set if column i was dropped
+	Wider   bool             // the refused op creates no row, but makes existing rows wider
+	Limit   *errs.LimitError // why the refused op may create no row, unless memory is full
 
 	m          *Machine // must lead its group
 	memoryFull bool
+	allowance  *allowance
 	deadline   time.Time
 
 	table   raftfsm.Table  // the table of rows; of the tables of a kind, at most one has cold rows
@@ -38,7 +40,7 @@ type Admission struct {
 // ErrDiskFull if this node's disk, or the disks of too many voters, are full.
 func (c *Admission) Begin(m *Machine, h *Headroom, deadline time.Time) error {
 	*c = Admission{
-		m: m, memoryFull: h.MemoryFull.Load(), deadline: deadline,
+		m: m, memoryFull: h.MemoryFull.Load(), allowance: m.allowance.Load(), deadline: deadline,
 		rows: c.rows[:0], bodies: c.bodies[:0], pairs: c.pairs[:0], deleted: c.deleted[:0],
 	}
 	if err := h.DiskError(); err != nil {
@@ -53,7 +55,7 @@ func (c *Admission) Begin(m *Machine, h *Headroom, deadline time.Time) error {
 // End releases the shard, but keeps the memory of c.
 func (c *Admission) End() { c.m = nil }
 
-// Op implements raftfsm.Visitor. Its errors are ErrMemoryFull and ErrUnknownColumn.
+// Op implements raftfsm.Visitor. Its errors are ErrMemoryFull, a LimitError and ErrUnknownColumn.
 func (c *Admission) Op(table raftfsm.Table, key uint64, op *engine.Op) error {
 	for i := 0; c.Dropped != 0 && i < len(op.Cells); i++ {
 		if c.Dropped&(1<<op.Cells[i].Column) != 0 {
@@ -66,6 +68,11 @@ func (c *Admission) Op(table raftfsm.Table, key uint64, op *engine.Op) error {
 		}
 		if c.Wider = c.m.widensTable(table, key, op); c.Wider {
 			return errs.ErrMemoryFull
+		}
+	}
+	if c.allowance != nil && c.m.GrowsTable(table, key, op, c.deadline) {
+		if c.Limit = c.allowance.take(); c.Limit != nil {
+			return c.Limit
 		}
 	}
 	if t := c.m.TableOf(table); t != nil && t.MayBeCold(key) {

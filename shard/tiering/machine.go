@@ -25,6 +25,9 @@ type Machine struct {
 	// VotersFull is set while this node leads the group and too few voters have free disk space
 	// for writes.
 	VotersFull atomic.Bool
+
+	Group     uint32
+	allowance atomic.Pointer[allowance] // of the last check; nil without limits
 }
 
 // Answer fills a part from this replica. If disk is false and the answer is not in memory, it

@@ -48,7 +48,7 @@ func (t *Tiering) Metrics() []prometheus.Collector {
 			func() uint64 { return t.Stats().Refused }),
 		Counter("countd_cold_damaged_total", "Blocks of cold rows that were missing or differed from what was written.",
 			func() uint64 { return t.Stats().Damaged }),
-		coldReads{t},
+		coldReads{t}, limitUse{t},
 
 		Counter("countd_repaired_replicas_total", "Damaged replicas of this node that were replaced by another node's.", t.Repaired.Load),
 		Counter("countd_cold_scrubbed_blocks_total", "Blocks of cold rows that were read to find damage.",

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
 )
@@ -22,14 +23,15 @@ const methodDiskFull = "diskfull"
 
 // VotersDisks finds the groups led by this node that must accept no writes, because too few voters
 // have free disk space. Each voter stores each entry, and a voter with a full disk stops. A group
-// survives the loss of some voters, but not of a majority.
+// survives the loss of some voters, but not of a majority. It also checks the limits of keyspaces.
 type VotersDisks struct {
 	Headroom *Headroom
 	Calls    *rpc.Calls
 	Self     string // key of this node
-	// Replicas yields this node's replicas, each with a flag. Check sets the flag of a replica that
+	Catalog  *catalog.Catalog
+	// Replicas yields this node's replicas with their machines. Check sets VotersFull of a machine that
 	// leads, if too few of its voters have free disk space.
-	Replicas func() iter.Seq2[*replica.Replica, *atomic.Bool]
+	Replicas func() iter.Seq2[*replica.Replica, *Machine]
 	Stopping <-chan struct{}
 }
 
@@ -55,7 +57,10 @@ func (v *VotersDisks) Check() {
 	}
 	var led []ledGroup
 	others := map[string]bool{}
-	for r, full := range v.Replicas() {
+	view := v.Catalog.View()
+	for r, m := range v.Replicas() {
+		m.CheckLimits(view)
+		full := &m.VotersFull
 		if r.Ready() != nil {
 			full.Store(false)
 			continue

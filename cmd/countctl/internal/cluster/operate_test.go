@@ -740,3 +740,34 @@ func against(t *testing.T, url string) *proctest.Invocation {
 type groupsOutput struct {
 	Groups []admin.ClusterGroup `json:"groups"`
 }
+
+// status warns of a keyspace if its fullest shard has 90 % of its share of a limit.
+func TestLimitsAreWarnedOf(t *testing.T) {
+	groups := func(rows ...uint64) (all []admin.ClusterGroup) {
+		for s, n := range rows {
+			all = append(all, admin.ClusterGroup{Keyspace: "songs", Shard: s, Rows: n, Bytes: 10 * n}, admin.ClusterGroup{Keyspace: "users", Shard: s, Rows: 1_000_000})
+		}
+		return all
+	}
+	for name, test := range map[string]struct {
+		limits client.Limits
+		groups []admin.ClusterGroup
+		want   string
+	}{
+		"none":            {client.Limits{}, groups(1000), ""},
+		"below":           {client.Limits{Rows: 1000}, groups(899), ""},
+		"near":            {client.Limits{Rows: 1000}, groups(900), "songs has 900 of at most 1,000 rows, the fullest of its 1 shard 900"},
+		"one shard, near": {client.Limits{Rows: 1000}, groups(100, 450), "songs has 550 of at most 1,000 rows, the fullest of its 2 shards 450"},
+		"memory":          {client.Limits{Rows: 10_000, Bytes: 10_000}, groups(1000), "songs has 10,000 of at most 10,000 bytes of memory, the fullest of its 1 shard 10,000"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found := warningsOfLimits([]client.Keyspace{{Name: "users"}, {Name: "songs", Limits: test.limits}}, test.groups)
+			if textsOf(found) != test.want {
+				t.Errorf("%q, want %q", textsOf(found), test.want)
+			}
+			if len(found) > 0 && !strings.Contains(found[0].Run, "countctl keyspace limit songs ") {
+				t.Errorf("the command is %q", found[0].Run)
+			}
+		})
+	}
+}

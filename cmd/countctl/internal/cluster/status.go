@@ -169,6 +169,7 @@ func readState(ctx context.Context, server *client.Client) (statusOutput, error)
 	}
 	keyspaces, err := server.Keyspaces(ctx)
 	out.addGrowing(keyspaces)
+	out.Warnings = append(out.Warnings, warningsOfLimits(keyspaces, groups)...)
 	return out, err
 }
 

@@ -260,6 +260,37 @@ func allDead(g admin.ClusterGroup, dead map[string]bool) bool {
 	return len(g.Voters) > 0 && !slices.ContainsFunc(members, func(name string) bool { return !dead[name] })
 }
 
+// limitWarned is the part of a limit of a keyspace from which status warns, in percent.
+const limitWarned = 90
+
+// warningsOfLimits warns of keyspaces with a shard near its share of a limit.
+func warningsOfLimits(keyspaces []client.Keyspace, groups []admin.ClusterGroup) (found findings) {
+	for _, k := range keyspaces {
+		of := slices.DeleteFunc(slices.Clone(groups), func(g admin.ClusterGroup) bool { return g.Keyspace != k.Name })
+		for _, l := range []struct {
+			limit uint64
+			unit  string
+			has   func(g admin.ClusterGroup) uint64
+		}{
+			{k.Limits.Rows, "rows", func(g admin.ClusterGroup) uint64 { return g.Rows }},
+			{k.Limits.Bytes, "bytes of memory", func(g admin.ClusterGroup) uint64 { return g.Bytes }},
+		} {
+			sum, fullest := uint64(0), uint64(0)
+			for _, g := range of {
+				sum, fullest = sum+l.has(g), max(fullest, l.has(g))
+			}
+			if shards := float64(len(of)); l.limit > 0 && float64(fullest)*shards*100 >= float64(l.limit)*limitWarned {
+				found.keyspace("keyspace_limit", k.Name, "%s has %s of at most %s %s, the fullest of its %s %s",
+					k.Name, cli.Grouped(sum), cli.Grouped(l.limit), l.unit, cli.Counted(len(of), "shard"), cli.Grouped(fullest))
+			}
+		}
+	}
+	for i := range found {
+		found[i].Run = commandOf(found[i])
+	}
+	return found
+}
+
 func growingWarning(k client.Keyspace) warning {
 	w := warning{Code: "keyspace_growing", Text: cli.GrowingText(k), keyspace: k.Name}
 	w.Run = commandOf(w)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/docker/go-units"
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
@@ -18,7 +19,7 @@ import (
 
 func keyspaceCommand(c *cli.CLI) *cobra.Command {
 	return cli.CommandGroup("keyspace", "List, create, change and drop keyspaces",
-		c.ListCommand("keyspaces", listKeyspaces), keyspaceCreateCommand(c), keyspaceAddColumnsCommand(c), keyspaceEverywhereCommand(c), keyspaceGrowCommand(c),
+		c.ListCommand("keyspaces", listKeyspaces), keyspaceCreateCommand(c), keyspaceAddColumnsCommand(c), keyspaceLimitCommand(c), keyspaceEverywhereCommand(c), keyspaceGrowCommand(c),
 		keyspaceDropCommand(c), keyspaceDropColumnCommand(c))
 }
 
@@ -32,6 +33,7 @@ func keyspaceCreateCommand(c *cli.CLI) *cobra.Command {
 	var shards int
 	var settings settings
 	var sharding, ids string
+	var limits limits
 	cmd := &cobra.Command{
 		Use:     "create NAME --columns A,B…",
 		Short:   "Create a keyspace of counters, unless one of the same shape exists",
@@ -47,8 +49,12 @@ func keyspaceCreateCommand(c *cli.CLI) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			of, err := limits.chosen(cmd)
+			if err != nil {
+				return err
+			}
 			return c.WithServer(func(server *client.Client) error {
-				made, err := server.CreateKeyspace(cmd.Context(), client.NewKeyspace{Name: args[0], Columns: all, Shards: shards, Sharding: sharding, IDs: ids})
+				made, err := server.CreateKeyspace(cmd.Context(), client.NewKeyspace{Name: args[0], Columns: all, Shards: shards, Sharding: sharding, IDs: ids, Limits: of})
 				if err != nil {
 					return fmt.Errorf("cannot create keyspace %s: %w", args[0], err)
 				}
@@ -63,6 +69,7 @@ func keyspaceCreateCommand(c *cli.CLI) *cobra.Command {
 	cmd.Flags().StringVar(&ids, "ids", "", "text if ids are texts of 1 to 128 bytes, cannot be changed later (default: numbers)")
 	cmd.Flags().StringSliceVar(&columns, "columns", nil, "columns, 1 to 64")
 	settings.add(cmd, false)
+	limits.add(cmd)
 	cmd.Flags().IntVar(&shards, "shards", 0, "number of shards, 1 to 64, cannot be changed later (default: the server's choice; an existing keyspace may have any)")
 	return cmd
 }
@@ -153,8 +160,89 @@ copied it; countctl group list shows them as non-voters.`,
 	return cmd
 }
 
+// limits holds the flags for the limits of a keyspace.
+type limits struct {
+	rows  uint64
+	bytes string
+}
+
+func (l *limits) add(cmd *cobra.Command) {
+	cmd.Flags().Uint64Var(&l.rows, "rows", 0, "maximum number of rows; 0 for none")
+	cmd.Flags().StringVar(&l.bytes, "bytes", "", "maximum memory, such as 512MiB; 0 for none")
+}
+
+// given returns the limits whose flags are given, and nil for others.
+func (l *limits) given(cmd *cobra.Command) (rows, bytes *uint64, err error) {
+	if cmd.Flags().Changed("rows") {
+		rows = &l.rows
+	}
+	if cmd.Flags().Changed("bytes") {
+		n, err := units.RAMInBytes(l.bytes)
+		if err != nil || n < 0 {
+			return nil, nil, cli.Usagef("--bytes is a size such as 512MiB, not %q", l.bytes)
+		}
+		size := uint64(n)
+		bytes = &size
+	}
+	return rows, bytes, nil
+}
+
+// chosen returns the limits of a new keyspace.
+func (l *limits) chosen(cmd *cobra.Command) (of client.Limits, err error) {
+	rows, bytes, err := l.given(cmd)
+	if rows != nil {
+		of.Rows = *rows
+	}
+	if bytes != nil {
+		of.Bytes = *bytes
+	}
+	return of, err
+}
+
+func keyspaceLimitCommand(c *cli.CLI) *cobra.Command {
+	var limits limits
+	cmd := &cobra.Command{
+		Use:   "limit NAME",
+		Short: "Limit the rows and the memory of a keyspace of counters",
+		Long: `Limit the rows and the memory of a keyspace of counters.
+
+A write that needs a new row above a limit is refused, with the keyspace, the limit and what the
+keyspace has. Counts of existing rows go on, and rows above a new limit stay. Each shard may have an
+equal share. The leader of a shard measures it once a second, so a limit takes effect within a
+second, and a shard may exceed its share by the rows of a second. status warns from 90 % on.`,
+		Example: "  countctl keyspace limit songs --rows 10000000 --bytes 1GiB\n  countctl keyspace limit songs --rows 0",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			rows, bytes, err := limits.given(cmd)
+			if err != nil {
+				return err
+			}
+			if rows == nil && bytes == nil {
+				return cli.Usagef("keyspace limit needs --rows or --bytes")
+			}
+			return c.WithServer(func(server *client.Client) error {
+				changed, err := admin.New(server).SetLimits(cmd.Context(), args[0], rows, bytes)
+				return c.Answer(err, "limit keyspace "+args[0], changed, func(t *cli.Table) { keyspaceRows(t, []client.Keyspace{changed}) })
+			})
+		},
+	}
+	limits.add(cmd)
+	return cmd
+}
+
+// limitsText returns the limits of a keyspace, or "-".
+func limitsText(l client.Limits) string {
+	var all []string
+	if l.Rows > 0 {
+		all = append(all, cli.Counted(l.Rows, "row"))
+	}
+	if l.Bytes > 0 {
+		all = append(all, units.BytesSize(float64(l.Bytes)))
+	}
+	return cmp.Or(strings.Join(all, ", "), "-")
+}
+
 func keyspaceRows(t *cli.Table, list []client.Keyspace) {
-	t.Row("NAME", "KIND", "IDS", "SHARDS", "SHARDING", "REPLICAS", "COLUMNS")
+	t.Row("NAME", "KIND", "IDS", "SHARDS", "SHARDING", "REPLICAS", "LIMITS", "COLUMNS")
 	for _, k := range list {
 		replicas := "voters"
 		if k.Everywhere || k.Kind == "board" {
@@ -168,7 +256,7 @@ func keyspaceRows(t *cli.Table, list []client.Keyspace) {
 		if sharding == "" {
 			sharding = "modulo"
 		}
-		t.Row(k.Name, k.Kind, cmp.Or(k.IDs, "numbers"), k.Shards, sharding, replicas, strings.Join(columns, ","))
+		t.Row(k.Name, k.Kind, cmp.Or(k.IDs, "numbers"), k.Shards, sharding, replicas, limitsText(k.Limits), strings.Join(columns, ","))
 	}
 }
 
