@@ -30,8 +30,8 @@ func counterRoutes() []route {
 		{"POST /v1/counters/{keyspace}/correct", "counters_correct", does{write, put, correct}},
 		{"GET /v1/counters/{keyspace}/{id}", "counters_get", does{takesRead | takesKeyspace | takesID, read, getRow}},
 		{"PUT /v1/counters/{keyspace}/{id}", "counters_put", does{write | takesID, put, putRow}},
-		{"DELETE /v1/counters/{keyspace}/{id}", "counters_delete", does{takesWrite | takesKeyspace | takesID, put, deleteRow}},
-		{"POST /v1/ops", "ops", does{takesBody | takesWrite | takesOps, auth.Ingest.InBody(), ops}},
+		{"DELETE /v1/counters/{keyspace}/{id}", "counters_delete", does{takesWrite | takesKeyspace | takesID | removes, put, deleteRow}},
+		{"POST /v1/ops", "ops", does{takesBody | takesWrite | takesOps | removes, auth.Ingest.InBody(), ops}},
 	}
 }
 

@@ -88,6 +88,7 @@ const (
 	ofAuthor     // {author} of the path
 	takesRanking // limit of the query, for a ranking of a column
 	takesWindow  // window of the query
+	removes      // a write that only removes, or whose ops may: ids are only looked up, see name
 )
 
 const (

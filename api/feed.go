@@ -28,14 +28,14 @@ func feedRoutes() []route {
 	return []route{
 		{"POST /v1/feed/{user}/reset", "feed_reset", does{write | takesUser, writes, resetFeed}},
 		{"POST /v1/feed/{user}/follow", "feed_follow", does{write | takesUser, writes, follow}},
-		{"POST /v1/feed/{user}/unfollow", "feed_unfollow", does{write | takesUser, writes, unfollow}},
-		{"POST /v1/feed/{user}/read", "feed_read", does{write | takesUser, writes, readFeed}},
+		{"POST /v1/feed/{user}/unfollow", "feed_unfollow", does{write | takesUser | removes, writes, unfollow}},
+		{"POST /v1/feed/{user}/read", "feed_read", does{write | takesUser | removes, writes, readFeed}},
 		{"GET /v1/feed/{user}/unread", "feed_unread", does{takesRead | takesUser | takesDetail, reads, feedUnread}},
 		{"GET /v1/feed/{user}/followees", "feed_followees", does{takesRead | takesUser | takesCursor, reads, followees}},
 		{"GET /v1/feed/{user}/groups", "feed_groups", does{takesRead | takesUser, reads, rare(listGroups)}},
 		{"GET /v1/feed/{user}/groups/{name}", "feed_group_get", does{takesRead | group, reads, getGroup}},
 		{"PUT /v1/feed/{user}/groups/{name}", "feed_group_put", does{takesWrite | takesBody | group, writes, putGroup}},
-		{"DELETE /v1/feed/{user}/groups/{name}", "feed_group_delete", does{takesWrite | group, writes, rare(dropGroup)}},
+		{"DELETE /v1/feed/{user}/groups/{name}", "feed_group_delete", does{takesWrite | group | removes, writes, rare(dropGroup)}},
 	}
 }
 
@@ -113,10 +113,7 @@ func followees(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 
 func resetFeed(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	told, upTo, err := r.decodeFeedReset(ctx.Request.Body())
-	if err != nil {
-		return err
-	}
-	if err := named(&r.texts); err != nil {
+	if err := cmp.Or(err, named(&r.texts)); err != nil {
 		return err
 	}
 	authors := []uint64(nil)
@@ -167,9 +164,14 @@ func (r *request) decodeFeedReset(body []byte) (hasFollowees bool, upTo *uint64,
 	s, err := r.members(optional(body), []string{"followees", "up_to"}, func(c *cursor, member int) {
 		if member == 0 {
 			r.decodeIDs("followees", namesOf(r.keyspace), 0, inbox.FolloweesMax)
-		} else if id, problem := r.texts.Read(&r.cursor.Cursor, postNames(r), names.NoSlot); problem == "" {
-			upTo = &id
-		} else {
+			return
+		}
+		r.texts.Seeks = true
+		id, problem := r.texts.Read(&r.cursor.Cursor, postNames(r), names.NoSlot)
+		if r.texts.Seeks, upTo = false, &id; problem == "" && r.texts.Absent {
+			problem = "no such post" // the number of a new name would mark all posts as seen
+		}
+		if problem != "" {
 			c.Fail("up_to", problem)
 		}
 	})

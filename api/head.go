@@ -49,6 +49,7 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 	if r.takes&takesGroup != 0 && !feed.ValidGroupName(r.name) {
 		return invalid("name", inbox.GroupRule)
 	}
+	r.texts.Seeks = r.takes&removes != 0
 	if r.takes&(takesID|takesNotice) != 0 {
 		var problem string
 		r.id, problem = r.texts.Parse(pathSpace(r), pathSlot, to.id)

@@ -3,6 +3,7 @@ package api
 import (
 	"errors"
 
+	"github.com/countd/countd/engine"
 	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
@@ -22,9 +23,15 @@ func named(ids *names.Slots) error {
 }
 
 // name looks up the ids of a request that are not in memory, and makes the request ready to be
-// decoded again.
+// decoded again. Where a write only removes, ids get no number, and it removes nothing from row 0.
 func name(r *request) (err error) {
 	if r.takes&takesWrite != 0 {
+		for i := 0; r.texts.Seeks && i < len(r.cellEnds); i++ {
+			if r.ops[i].Kind != engine.OpLeave {
+				r.texts.Want(namesOf(keyspaceOf(&r.write, r.keyspace, i)), opSlot+2*i)
+				r.texts.Want(r.sets.users, memberSlot+2*i)
+			}
+		}
 		err = r.texts.Assign(&r.write)
 	} else {
 		err = r.texts.Find(&r.read)

@@ -23,7 +23,7 @@ func memberRoutes() []route {
 	const sets = takesKeyspace | takesColumn
 	read, add := auth.Read.InPath(), auth.Ingest.InPath()
 	return []route{
-		{"POST /v1/members/{keyspace}/{column}", "members_change", does{sets | takesWrite | takesBody, add, changeMembers}},
+		{"POST /v1/members/{keyspace}/{column}", "members_change", does{sets | takesWrite | takesBody | removes, add, changeMembers}},
 		{"POST /v1/members/{keyspace}/{column}/check", "members_check", does{sets | takesRead | takesBody, read, checkMembers}},
 		{"GET /v1/members/{keyspace}/{column}/{id}", "members_list", does{sets | takesRead | takesID | takesPage, read, listMembers}},
 		{"GET /v1/members/{keyspace}/{column}/of/{member}", "members_of", does{sets | takesRead | takesID | takesMember | takesPage, read, listSets}},

@@ -26,7 +26,7 @@ func timelineRoutes() []route {
 		{"GET /v1/timeline/{user}", "timeline", does{takesRead | takesUser | takesPosts | takesJoins, auth.Read.On(kinds.KeyspaceFeed, kinds.KeyspaceUsers), readTimeline}},
 		{"GET /v1/outbox/{author}", "outbox_list", does{takesRead | takesAuthor | takesPosts, auth.Read.On(kinds.KeyspaceUsers), listOutbox}},
 		{"POST /v1/outbox/{author}", "outbox_publish", does{takesWrite | takesBody | takesAuthor, adds, publishPost}},
-		{"DELETE /v1/outbox/{author}/{id}", "outbox_remove", does{takesWrite | takesAuthor, adds, removePost}},
+		{"DELETE /v1/outbox/{author}/{id}", "outbox_remove", does{takesWrite | takesAuthor | removes, adds, removePost}},
 	}
 }
 

@@ -15,7 +15,7 @@ func unreadRoutes() []route {
 	return []route{
 		{"POST /v1/unread/incr", "unread_incr", does{write | takesUnread, auth.Ingest.On(kinds.KeyspaceUnread), incr}},
 		{"GET /v1/unread/{user}", "unread_get", does{takesRead | takesUser, auth.Read.On(kinds.KeyspaceUnread), getRow}},
-		{"POST /v1/unread/{user}/reset", "unread_reset", does{write | takesUser, auth.Write.On(kinds.KeyspaceUnread), resetUnread}},
+		{"POST /v1/unread/{user}/reset", "unread_reset", does{write | takesUser | removes, auth.Write.On(kinds.KeyspaceUnread), resetUnread}},
 	}
 }
 

@@ -17,9 +17,16 @@ import (
 // request is good, with the number 0 for ids that are not in the cache of Names. So a bad request
 // names nothing. The caller then calls Find or Assign, and decodes again.
 //
+// Assign gives no number to a text that was only parsed while Seeks was set: it stays 0, and the write must
+// change nothing by it.
+//
 // The zero value has no ids. It is for one goroutine.
 type Slots struct {
 	Names *Names
+	// Seeks is set for ids from which a write only removes. See Want.
+	Seeks bool
+	// Absent means that the last id was looked up and has no number.
+	Absent bool
 
 	texts [][]byte // by slot; nil for a number
 	// last is the index of the space of the last id in spaces, and since the oldest time of a valid pair.
@@ -34,9 +41,16 @@ type Slots struct {
 type spaceIDs struct {
 	space string
 	group uint32 // first group of the names keyspace; 0 if there is none
-	// numbers has the ids that were not in the cache; 0 for an id without a number.
-	numbers map[string]uint64
-	unknown []string // of numbers, those that must be looked up
+	// ids has the ids that were not in the cache, by text.
+	ids     map[string]slotID
+	unknown []string // of ids, those that must be looked up
+}
+
+// slotID is an id that was not in the cache.
+type slotID struct {
+	number uint64 // 0 for an id without a number
+	wanted bool   // Assign gives it a number
+	known  bool   // the number was looked up; otherwise the id is in unknown
 }
 
 // NoSlot is the slot of an id that no answer shows.
@@ -63,6 +77,7 @@ func (t *Slots) Complete() bool {
 // Parse returns the number of an id, and keeps its text in a slot. It returns 0 for an id that must
 // be looked up first, and for one that Find did not find. It aliases text.
 func (t *Slots) Parse(space string, slot int, text []byte) (number uint64, problem string) {
+	t.Absent = false
 	if space == "" {
 		number, ok := strictjson.ParseUint64(text)
 		if !ok {
@@ -105,6 +120,7 @@ func Problem(space string) string {
 // data.
 func (t *Slots) Read(c *strictjson.Cursor, space string, slot int) (number uint64, problem string) {
 	isText := c.Peek() == '"'
+	t.Absent = false
 	if space == "" {
 		number, ok := c.ID()
 		switch {
@@ -137,13 +153,40 @@ func (t *Slots) Read(c *strictjson.Cursor, space string, slot int) (number uint6
 
 func (t *Slots) number(space string, text []byte) uint64 {
 	s := t.of(space)
-	number, known := s.numbers[string(text)]
-	if !known {
-		if number, known = t.Names.cache.number(s.group, text, t.since); !known {
-			s.need(string(text))
+	id, known := s.ids[string(text)]
+	if known {
+		if !t.Seeks {
+			s.want(string(text))
 		}
+		t.Absent = id.known && id.number == 0
+		return id.number
+	}
+	number, known := t.Names.cache.number(s.group, text, t.since)
+	if !known {
+		s.need(string(text), !t.Seeks)
 	}
 	return number
+}
+
+// Want makes Assign give a number to the text in a slot, although it was parsed while Seeks was set.
+func (t *Slots) Want(space string, slot int) {
+	if text := t.Text(slot); space != "" && text != nil {
+		t.of(space).want(string(text))
+	}
+}
+
+// want makes Assign give a number to a text that was not in the cache.
+func (s *spaceIDs) want(text string) {
+	id, there := s.ids[text]
+	if !there || id.wanted {
+		return
+	}
+	if id.known && id.number == 0 {
+		id.known = false
+		s.unknown = append(s.unknown, text)
+	}
+	id.wanted = true
+	s.ids[text] = id
 }
 
 // of returns the ids of a space.
@@ -162,25 +205,31 @@ func (t *Slots) of(space string) *spaceIDs {
 }
 
 // need adds a text that must be looked up.
-func (s *spaceIDs) need(text string) {
-	if s.numbers == nil {
-		s.numbers = map[string]uint64{}
+func (s *spaceIDs) need(text string, wanted bool) {
+	if s.ids == nil {
+		s.ids = map[string]slotID{}
 	}
-	s.numbers[text] = 0
+	s.ids[text] = slotID{wanted: wanted}
 	s.unknown = append(s.unknown, text)
 }
 
+// sought reports whether an unknown id is only looked up.
+func (s *spaceIDs) sought(text string) bool { return !s.ids[text].wanted }
+
 // Find looks up the ids of a request that reads.
 func (t *Slots) Find(opt *shard.ReadOptions) error {
-	return t.lookUp(func(space string, texts []string, numbers []uint64) error {
+	return t.lookUp(func(space string, texts []string, numbers []uint64, _ bool) error {
 		return t.Names.Find(space, texts, numbers, opt)
 	})
 }
 
-// Assign looks up the ids of a request that writes, and gives numbers to new ones. So the request
-// writes no row with the number 0, which would be the row of all unknown ids.
+// Assign looks up the ids of a request that writes, and gives numbers to the wanted ones that are new. So the
+// request adds nothing to a row with the number 0, which would be the row of all unknown ids.
 func (t *Slots) Assign(w *shard.Write) error {
-	return t.lookUp(func(space string, texts []string, numbers []uint64) error {
+	return t.lookUp(func(space string, texts []string, numbers []uint64, wanted bool) error {
+		if !wanted {
+			return t.Names.Find(space, texts, numbers, latest(w.Deadline))
+		}
 		err := t.Names.Assign(space, texts, numbers, w)
 		if err == nil && slices.Contains(numbers, 0) {
 			err = fmt.Errorf("%s gave no number", space)
@@ -189,22 +238,28 @@ func (t *Slots) Assign(w *shard.Write) error {
 	})
 }
 
-// lookUp calls find for the unknown ids of each space. It fails if a keyspace was dropped and made anew since the first
+// lookUp calls find for the unknown ids that are not wanted or, if there are none, for the wanted ones. So a request
+// that is refused for want of an id gives no numbers to others. It fails if a keyspace was dropped and made anew since the first
 // decode: the request may have the numbers of one and rows of the other. Each decode compares the groups after it has
 // looked up the keyspace of the rows, so such a request is never complete.
-func (t *Slots) lookUp(find func(space string, texts []string, numbers []uint64) error) error {
+func (t *Slots) lookUp(find func(space string, texts []string, numbers []uint64, wanted bool) error) error {
+	wanted := !slices.ContainsFunc(t.spaces, func(s spaceIDs) bool { return slices.ContainsFunc(s.unknown, s.sought) })
 	for i := range t.spaces {
 		s := &t.spaces[i]
-		numbers := make([]uint64, len(s.unknown))
-		if len(numbers) > 0 {
-			if err := find(s.space, s.unknown, numbers); err != nil {
+		texts := s.unknown
+		if s.unknown = nil; !wanted {
+			s.unknown = slices.DeleteFunc(slices.Clone(texts), s.sought)
+			texts = slices.DeleteFunc(texts, func(text string) bool { return !s.sought(text) })
+		}
+		numbers := make([]uint64, len(texts))
+		if len(texts) > 0 {
+			if err := find(s.space, texts, numbers, wanted); err != nil {
 				return fmt.Errorf("cannot look up ids: %w", err)
 			}
 		}
-		for i, text := range s.unknown {
-			s.numbers[text] = numbers[i]
+		for i, text := range texts {
+			s.ids[text] = slotID{number: numbers[i], wanted: wanted, known: true}
 		}
-		s.unknown = nil
 		t.remade = t.remade || t.Names.group(s.space) != s.group
 	}
 	if t.remade {
