@@ -267,12 +267,9 @@ func (s *Survivors) changeGroups(plan *Recovery) error {
 		if r.HasSoleVoter(g.Term) {
 			continue
 		}
-		var commands [][]byte
-		if g.Group == catalog.Group {
-			var err error
-			if commands, err = s.commands(plan); err != nil {
-				return err
-			}
+		commands, err := s.commands(plan, g.Group)
+		if err != nil {
+			return err
 		}
 		if err := s.stepped("group " + g.Name()); err != nil {
 			return err

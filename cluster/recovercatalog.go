@@ -5,11 +5,12 @@ import (
 	"slices"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/names"
 	"github.com/countd/countd/shard/replica"
 )
 
-// This file makes the commands that a recovery appends to the catalog's log. DESIGN.md, C3 and C6,
-// says why.
+// This file makes the commands that a recovery appends to the logs of the catalog and of names.
+// DESIGN.md, C3a and C6, says why.
 
 const (
 	// groupsSkipped is how many numbers of groups a recovered catalog never gives. The lost nodes
@@ -18,17 +19,33 @@ const (
 	// epochsRaisedMax bounds the commands that raise the epochs of a source. Each operator's pause
 	// or seek needs one.
 	epochsRaisedMax = 1000
+	// namesSkipped is how many numbers of texts a recovered names group never gives.
+	// raftfsm/names/DESIGN.md says why so many.
+	namesSkipped = 1 << 28
 )
 
-// catalogCommands is commands with the catalog after them.
-type catalogCommands struct {
+// commands returns the entries that the recovery appends to the log of a group.
+func (s *Survivors) commands(plan *Recovery, group uint32) ([][]byte, error) {
+	if group == catalog.Group {
+		return s.catalogCommands(plan)
+	}
+	for _, k := range s.view.Keyspaces {
+		if k.Kind == (names.Kind{}).Number().String() && k.FirstGroup() == group {
+			return [][]byte{names.SkipEntry(namesSkipped)}, nil
+		}
+	}
+	return nil, nil
+}
+
+// passing is commands with the catalog after them.
+type passing struct {
 	view    *catalog.View
 	entries [][]byte
 	err     error
 }
 
 // add appends a command unless the catalog refuses it. It reports whether it did.
-func (c *catalogCommands) add(command *catalog.Command) bool {
+func (c *passing) add(command *catalog.Command) bool {
 	next, result := c.view.After(command)
 	if result.Refused != "" || result.Missing || c.err != nil {
 		return false
@@ -41,11 +58,11 @@ func (c *catalogCommands) add(command *catalog.Command) bool {
 	return true
 }
 
-// commands returns the entries by which the catalog passes the numbers that shards show, and forgets
+// catalogCommands returns the entries by which the catalog passes the numbers that shards show, and forgets
 // the lost nodes. It leaves out what the catalog would refuse, which are changes of a shard that is
 // being split. After the split, the catalog's leader makes these changes as usual.
-func (s *Survivors) commands(plan *Recovery) ([][]byte, error) {
-	c := &catalogCommands{view: s.view}
+func (s *Survivors) catalogCommands(plan *Recovery) ([][]byte, error) {
+	c := &passing{view: s.view}
 	if err := s.passShown(c, plan); err != nil {
 		return nil, err
 	}
@@ -73,7 +90,7 @@ func (s *Survivors) commands(plan *Recovery) ([][]byte, error) {
 
 // passShown raises the numbers of the catalog above all that the replicas show. It returns
 // ErrCannotRecover if a shard shows what only a lost catalog can explain.
-func (s *Survivors) passShown(c *catalogCommands, plan *Recovery) error {
+func (s *Survivors) passShown(c *passing, plan *Recovery) error {
 	next := c.view.NextGroup
 	most := uint64(0)
 	for _, k := range c.view.KeyspacesByName() {
@@ -106,7 +123,7 @@ func (s *Survivors) passShown(c *catalogCommands, plan *Recovery) error {
 
 // passColumns gives names to the columns of a keyspace that only its shards show, so that their
 // counts can be read.
-func passColumns(c *catalogCommands, k *catalog.Keyspace, columns int) error {
+func passColumns(c *passing, k *catalog.Keyspace, columns int) error {
 	for number := len(k.Columns); number < columns; number++ {
 		add := &catalog.AddColumnsEntry{Keyspace: k.Name, Columns: []string{fmt.Sprintf("recovered_%d", number)}}
 		if !c.add(&catalog.Command{AddColumns: add}) || len(c.view.Keyspaces[k.Name].Columns) != number+1 {
@@ -118,7 +135,7 @@ func passColumns(c *catalogCommands, k *catalog.Keyspace, columns int) error {
 
 // passEpochs raises the epochs of sources above those of a shard, as pauses do. The shard's
 // positions stay valid.
-func passEpochs(c *catalogCommands, shown *replica.Shown, path string) error {
+func passEpochs(c *passing, shown *replica.Shown, path string) error {
 	for of, epoch := range shown.Epochs {
 		s, exists := c.view.Source(of.Source)
 		p, begun := s.Partitions[of.Partition]
@@ -144,7 +161,7 @@ func passEpochs(c *catalogCommands, shown *replica.Shown, path string) error {
 
 // passGroups creates and drops a keyspace, so that no later group or attempt to split a shard has a
 // number that was given before.
-func passGroups(c *catalogCommands, node string, attempt uint64) error {
+func passGroups(c *passing, node string, attempt uint64) error {
 	behind := max(0, int64(attempt)-int64(c.view.NextGroup)+1)
 	if behind > catalog.GroupsMax {
 		return fmt.Errorf("%w: the shards are %d groups ahead of the newest catalog", ErrCannotRecover, behind)

@@ -49,7 +49,7 @@ func (s *Survivors) Plan(now time.Time) (plan *Recovery, resumed bool, err error
 		return nil, false, err
 	}
 	if !plan.Groups[0].Kept { // ask now what would be refused later
-		_, err = s.commands(plan)
+		_, err = s.catalogCommands(plan)
 	}
 	return plan, false, err
 }

@@ -413,6 +413,7 @@ const rule = `
 		internal/program
 		internal/wire
 		raftfsm/catalog
+		raftfsm/names
 		shard/errs
 		shard/leadership
 		shard/replica
@@ -536,6 +537,7 @@ const rule = `
 		raftfsm/codec
 		raftfsm/counters
 		raftfsm/dedup
+		raftfsm/spill
 		shard/storage
 		source/sink
 	# A test of names counts by the numbers of texts.

@@ -59,7 +59,7 @@ func goldenRequest(kind codec.Kind, w *raftfsm.RequestWriter) {
 		ops := names.Ops{
 			{Kind: names.Assign, Text: "0f8fad5b-d9cb-469f-a165-70867728950e"}, {Kind: names.Assign, Text: "01ARZ3NDEKTSV4RRFFQ69G5FAV"},
 			{Kind: names.Assign, Text: "a/slug:1"}, {Kind: names.Assign, Text: "gone"}, {Kind: names.Erase, Text: "gone"},
-			{Kind: names.Put, Text: "über", Number: 300}, {Kind: names.Put, Number: 1 << 20}, {Kind: names.Put, Number: 1<<20 + 1, At: 1_727_900_000_000}, {Kind: names.Assign, Text: "7"},
+			{Kind: names.Put, Text: "über", Number: 300}, {Kind: names.Put, Number: 1 << 20}, {Kind: names.Put, Number: 1<<20 + 1, At: 1_727_900_000_000}, {Kind: names.Skip, Number: 5}, {Kind: names.Assign, Text: "7"},
 		}
 		for i := range ops {
 			ops.AppendTo(w, 0, i)
@@ -183,7 +183,11 @@ func TestWriterPanicsOnWhatHasNoForm(t *testing.T) {
 		},
 		"a name of other bytes": func(w *raftfsm.RequestWriter) { names.Ops{{Kind: names.Erase, Text: "\xff"}}.AppendTo(w, 0, 0) },
 		"the number 0":          func(w *raftfsm.RequestWriter) { names.Ops{{Kind: names.Put, Text: "a"}}.AppendTo(w, 0, 0) },
-		"a sweep of nothing":    func(w *raftfsm.RequestWriter) { unread.AppendSweep(w, unread.CursorIdleMin, 0) },
+		"a skip of 0":           func(w *raftfsm.RequestWriter) { names.Ops{{Kind: names.Skip}}.AppendTo(w, 0, 0) },
+		"a skip to a text": func(w *raftfsm.RequestWriter) {
+			names.Ops{{Kind: names.Skip, Text: "a", Number: 1}}.AppendTo(w, 0, 0)
+		},
+		"a sweep of nothing": func(w *raftfsm.RequestWriter) { unread.AppendSweep(w, unread.CursorIdleMin, 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			mustNotBeWritten(t, fill)

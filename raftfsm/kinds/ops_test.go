@@ -27,7 +27,7 @@ func TestOpsFitTheirKinds(t *testing.T) {
 		"publish": counters.OutboxOps{{PostOp: counters.PostOp{Kind: counters.Publish, ID: 5, Limits: counters.OutboxLimits{Posts: 1}}}}, "clear outboxes": counters.OutboxOps{{PostOp: counters.PostOp{Kind: counters.ClearOutboxes}}},
 		"raise": unread.CursorOps{{Kind: unread.Raise, Cells: cells}}, "begin": unread.CursorOps{{Kind: unread.Begin, Cells: cells}},
 		"follow": feed.Ops{{Kind: feed.Follow}}, "clear feeds": feed.Ops{{Kind: feed.Clear}}, "fire": &unread.BoardOp{Kind: unread.Fire, Name: "d"},
-		"assign": names.Ops{{Kind: names.Assign, Text: "a"}}, "erase": names.Ops{{Kind: names.Erase, Text: "a"}}, "put name": names.Ops{{Kind: names.Put, Number: 3}},
+		"assign": names.Ops{{Kind: names.Assign, Text: "a"}}, "erase": names.Ops{{Kind: names.Erase, Text: "a"}}, "put name": names.Ops{{Kind: names.Put, Number: 3}}, "skip names": names.Ops{{Kind: names.Skip, Number: 3}},
 	}
 	for name, ops := range all {
 		for _, kind := range All {

@@ -66,7 +66,7 @@ func (m *Machine) SnapshotBytes() uint64 {
 // Grows implements Machine.
 func (m *Machine) Grows(_ uint64, op any) bool {
 	o, is := op.(*Op)
-	return is && o.Kind != Erase
+	return is && (o.Kind == Assign || o.Kind == Put)
 }
 
 // contents is the state of a shard of names.
@@ -186,6 +186,8 @@ func (c *contents) change(o *op, now int64) (number uint64, why Refusal, ok bool
 		c.replace(number, nil, -pairDigest(number, o.slot))
 	case o.Kind == Put:
 		return c.put(number, o)
+	case o.Kind == Skip:
+		c.next += min(o.Number, (NumberMax+1-c.next)/2)
 	}
 	return number, 0, true
 }

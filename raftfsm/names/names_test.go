@@ -550,3 +550,23 @@ func TestIndexEqualsAMap(t *testing.T) {
 		})
 	})
 }
+
+// Skip never gives the numbers that it passes over, and leaves half of those left however often it is repeated.
+func TestSkip(t *testing.T) {
+	m := New(spill.Place{})
+	apply(m, Op{Kind: Assign, Text: "a"})
+	if got := apply(m, Op{Kind: Skip, Number: 1000}, Op{Kind: Assign, Text: "b"}, Op{Kind: Assign, Text: "a"}).Rows; !slices.Equal(got, []int64{0, 1002, 1}) {
+		t.Errorf("%v", got)
+	}
+	last := int64(1002)
+	for range 10 {
+		got := apply(m, Op{Kind: Skip, Number: NumberMax}, Op{Kind: Assign, Text: fmt.Sprint("after ", last)}).Rows[1]
+		if half := last + 1 + (NumberMax-last)/2; got != half {
+			t.Errorf("after %d: %d, want %d", last, got, half)
+		}
+		last = got
+	}
+	if got := apply(m, Op{Kind: Put, Text: "last", Number: NumberMax}, Op{Kind: Skip, Number: 1}, Op{Kind: Assign, Text: "full"}); len(got.Overflows) != 1 || got.Rows[2] != 0 {
+		t.Errorf("with no number left: %+v", got)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 const (
@@ -41,10 +42,13 @@ const (
 	// if the text has another number, or the number another text. Only a
 	// restore uses Put.
 	Put OpKind = 66
+	// Skip passes over the next Number numbers, or half of those left if they are fewer: nobody ever gets
+	// them. Only the recovery of a lost majority uses it. The result row contains 0.
+	Skip OpKind = 67
 )
 
 // opNames is read only.
-var opNames = [...]string{Assign: "assign", Erase: "erase", Put: "put name"}
+var opNames = [...]string{Assign: "assign", Erase: "erase", Put: "put name", Skip: "skip names"}
 
 func (k OpKind) String() string { return fmt.Sprintf("op %d (%s)", uint8(k), opNames[k]) }
 
@@ -59,11 +63,11 @@ const (
 
 // Op is one op on a text. In an entry:
 //
-//	kind (1) | length of text (1) | text | number (uvarint), for Put | At (uvarint), for Put without a text
+//	kind (1) | length of text (1) | text | number (uvarint), for Put and Skip | At (uvarint), for Put without a text
 type Op struct {
 	Kind   OpKind
 	Text   string
-	Number uint64 // only for Put
+	Number uint64 // only for Put and Skip
 	// At is the time, in Unix milliseconds, at or before which Number and all lower ones were given; 0 if
 	// that is unknown. Only a Put without a text has it.
 	At int64
@@ -79,6 +83,8 @@ func (op *Op) check() error {
 		fits = Valid(op.Text) && op.Number == 0
 	case Put:
 		fits = op.Number <= NumberMax && (op.Text == "" || Valid(op.Text) && op.Number >= 1)
+	case Skip:
+		fits = op.Text == "" && op.Number >= 1 && op.Number <= NumberMax
 	}
 	fits = fits && (op.At == 0 || op.Kind == Put && op.Text == "" && op.Number >= 1 && op.At > 0 && op.At <= timeMax)
 	if !fits {
@@ -89,7 +95,7 @@ func (op *Op) check() error {
 
 func (op *Op) appendTo(dst []byte) []byte {
 	dst = append(append(dst, byte(op.Kind), byte(len(op.Text))), op.Text...)
-	if op.Kind == Put {
+	if op.Kind == Put || op.Kind == Skip {
 		dst = binary.AppendUvarint(dst, op.Number)
 	}
 	if op.Kind == Put && op.Text == "" {
@@ -98,14 +104,22 @@ func (op *Op) appendTo(dst []byte) []byte {
 	return dst
 }
 
+// SkipEntry returns a log entry with one Skip.
+func SkipEntry(numbers uint64) []byte {
+	var w raftfsm.RequestWriter
+	w.Reset(nil, codec.Whole, &dedup.RequestID{})
+	Ops{{Kind: Skip, Number: numbers}}.AppendTo(&w, 0, 0)
+	return codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindNames, 0), w.Section()...))
+}
+
 // parseOp decodes the first op of p, and returns the bytes after it.
 func parseOp(p []byte) (op Op, rest []byte, err error) {
-	if k := OpKind(p[0]); k < Assign || k > Put {
+	if k := OpKind(p[0]); k < Assign || k > Skip {
 		return op, nil, raftfsm.ErrOp(p, codec.KindNames)
 	}
 	r := wire.Reader{Rest: p[1:]}
 	op = Op{Kind: OpKind(p[0]), Text: string(r.Take(uint64(r.Byte())))}
-	if op.Kind == Put {
+	if op.Kind == Put || op.Kind == Skip {
 		op.Number = r.Uint()
 	}
 	if op.Kind == Put && op.Text == "" {

@@ -45,8 +45,9 @@ come back, do not run this: start the nodes instead.
    nodes, which join.
 6. Review users, tokens, keyspaces and sources. The last changes may be undone: a deleted
    user may be back. Columns that only rows still had are named recovered_N. Users of a channel
-   whose last notices are lost may not see as many new ones. A backup made before can be
-   restored as usual.`,
+   whose last notices are lost may not see as many new ones. Text ids that only lost nodes had
+   begin again with zeros, and their counts show an empty id. A backup made before can be
+   restored as usual, but if such ids were counted since, only into a new cluster.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if len(dirs) == 0 {
