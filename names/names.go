@@ -178,6 +178,7 @@ func (n *Names) assign(ks *shard.Keyspace, ops names.Ops, numbers []uint64, of *
 		err := n.node.Write(ks, &w)
 		switch {
 		case errors.Is(err, errs.ErrOutcomeUnknown) && time.Now().Before(of.Deadline):
+			time.Sleep(errs.RetryPauseMin)
 			continue // a repeat gives the same numbers
 		case err != nil:
 			return notCounted(err)

@@ -10,18 +10,22 @@ import (
 // Text is a text of a request whose number was not in memory when the request was parsed.
 type Text struct {
 	Space, Text string
-	Assign      bool   // Settle gives the text a number if it has none, because the request writes to it
+	Use         Use    // the most that an op of the request does with the text
 	Number      uint64 // set by Settle; 0 for a text that has no number
 	Err         error  // set by Settle: why the number is unknown
-	asked       asked
+	asked       Use    // what Settle has asked for
 }
 
-// asked tells what Settle has asked for.
-type asked uint8
+// Use is what an op does with a text. It decides what Settle does if the text has no number.
+type Use uint8
 
 const (
-	askedNumber asked = 1 + iota
-	askedAssign
+	// Reads is for an op that only reads: the number is 0, perhaps because the nearest replica lags.
+	Reads Use = 1 + iota
+	// Removes is for a write that only removes: the number is 0, because the leader knows none.
+	Removes
+	// Adds is for any other write: the text gets a number.
+	Adds
 )
 
 // Request collects the texts of a request, each once, so that Settle looks up all of them together.
@@ -63,9 +67,9 @@ func (r *Request) Reset() { r.texts = nil }
 
 // question is a call for several texts.
 type question struct {
-	space  string
-	assign bool
-	texts  []*Text
+	space string
+	use   Use
+	texts []*Text
 }
 
 // Settle sets Number, or Err, of texts. It calls Find and Assign once for each space, all by one call of
@@ -73,17 +77,13 @@ type question struct {
 func (n *Names) Settle(texts []*Text, opt *shard.ReadOptions, w *shard.Write, together func(calls int, run func(i int))) {
 	var all []question
 	for _, t := range texts {
-		ask := askedNumber
-		if t.Assign {
-			ask = askedAssign
-		}
-		if t.asked >= ask || t.Number != 0 {
+		if t.asked >= t.Use || t.Number != 0 {
 			continue
 		}
-		t.asked = ask
-		at := slices.IndexFunc(all, func(q question) bool { return q.space == t.Space && q.assign == t.Assign })
+		t.asked = t.Use
+		at := slices.IndexFunc(all, func(q question) bool { return q.space == t.Space && q.use == t.Use })
 		if at < 0 {
-			at, all = len(all), append(all, question{space: t.Space, assign: t.Assign})
+			at, all = len(all), append(all, question{space: t.Space, use: t.Use})
 		}
 		all[at].texts = append(all[at].texts, t)
 	}
@@ -94,9 +94,12 @@ func (n *Names) Settle(texts []*Text, opt *shard.ReadOptions, w *shard.Write, to
 			ids[i] = t.Text
 		}
 		var err error
-		if q.assign {
+		switch q.use {
+		case Adds:
 			err = n.Assign(q.space, ids, numbers, w)
-		} else {
+		case Removes:
+			err = n.Find(q.space, ids, numbers, latest(w.Deadline))
+		default:
 			err = n.Find(q.space, ids, numbers, opt)
 		}
 		for i, t := range q.texts {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/countd/countd/api/apitest"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/errs"
 )
@@ -39,7 +40,7 @@ func TestRequest(t *testing.T) {
 	if text("a") != a {
 		t.Error("a is there twice")
 	}
-	a.Assign, b.Assign = true, true
+	a.Use, b.Use, read.Use = Adds, Adds, Reads
 	if calls := settle(n, a, read, b, a); calls != 2 || a.Number != 1 || b.Number != 2 || read.Number != 0 || !slices.Equal(node.writes, []int{2}) {
 		t.Errorf("%d calls, numbers %d, %d and %d, writes %v", calls, a.Number, b.Number, read.Number, node.writes)
 	}
@@ -53,13 +54,22 @@ func TestRequest(t *testing.T) {
 	if number, late := r.Number(n, space, []byte("read")); late != nil || number != 0 {
 		t.Errorf("a settled text has the number %d, %v", number, late)
 	}
-	r.Final, read.Assign = false, true
+	r.Final, read.Use = false, Adds
 	if calls := settle(n, read, text("read")); calls != 1 || read.Number != 3 {
 		t.Errorf("%d calls, number %d", calls, read.Number)
 	}
+	node.lags = &apitest.NodeNames{}
+	for use, want := range map[Use]uint64{Reads: 0, Removes: 2} {
+		late := &Text{Space: space, Text: "b", Use: use}
+		New(node).Settle([]*Text{late}, stale(soon()), &shard.Write{Deadline: soon()}, func(_ int, run func(i int)) { run(0) })
+		if late.Number != want || late.Err != nil {
+			t.Errorf("use %d, where the replica lags: number %d, %v", use, late.Number, late.Err)
+		}
+	}
+	node.lags = nil
 	r.Reset()
 	lost := text("lost")
-	node.writeErrs, lost.Assign = []error{errs.ErrNoLeader}, true
+	node.writeErrs, lost.Use = []error{errs.ErrNoLeader}, Adds
 	if settle(n, lost); !errors.Is(lost.Err, errs.ErrNoLeader) || lost.Number != 0 {
 		t.Errorf("number %d, %v", lost.Number, lost.Err)
 	}

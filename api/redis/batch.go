@@ -67,12 +67,12 @@ type batch struct {
 
 // late is a part of the plan that needs the number of a text id. The plan has 0 in place of the number
 // of a text that is not in memory. Before the batch is executed, flush looks up all these numbers
-// together, and gives numbers to the texts of writes that have none. So a pipeline with new texts costs
+// together, and gives numbers to the texts of writes that add and have none. So a pipeline with new texts costs
 // one more log entry, and a command that is refused costs none.
 type late struct {
-	text  *names.Text
-	write bool // it is part of a write
-	set   func(number uint64, err error)
+	text *names.Text
+	use  names.Use
+	set  func(number uint64, err error)
 }
 
 // reply describes the reply of a command.
@@ -214,6 +214,6 @@ func (b *batch) appendFailure(dst []byte, err error) []byte {
 
 // await registers a part of the plan that needs the number of a text. flush passes the number, or the
 // reason why it is unknown, to set.
-func (b *batch) await(text *names.Text, write bool, set func(number uint64, err error)) {
-	b.late = append(b.late, late{text, write, set})
+func (b *batch) await(text *names.Text, use names.Use, set func(number uint64, err error)) {
+	b.late = append(b.late, late{text, use, set})
 }

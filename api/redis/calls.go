@@ -2,6 +2,7 @@ package redis
 
 import (
 	"github.com/countd/countd/inbox"
+	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
@@ -115,7 +116,7 @@ func planRead[R any](a *arguments, setsOf *table, rows int, read func(opt *shard
 	})
 	at := len(b.calls.reads) - 1
 	if len(a.late) > 0 {
-		a.await(false, func() *call { return &b.calls.reads[at] })
+		a.await(names.Reads, func() *call { return &b.calls.reads[at] })
 	}
 	b.plan((*batch).appendRead, at, 0)
 	b.pending += rows
@@ -138,7 +139,11 @@ func planWrite[R any](a *arguments, about subject, who *uint64, rows int, write 
 	})
 	at := len(b.calls.writes) - 1
 	if len(a.late) > 0 {
-		a.await(true, func() *call { return &b.calls.writes[at] })
+		use := names.Adds
+		if a.removes {
+			use = names.Removes
+		}
+		a.await(use, func() *call { return &b.calls.writes[at] })
 	}
 	b.plan((*batch).appendWrite, at, 0)
 	b.pending += rows

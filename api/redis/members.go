@@ -70,7 +70,7 @@ func changeSet(kind engine.OpKind) func(*conn, [][]byte) {
 			b.wrote(k, op)
 			if of := waiting[i]; of != nil {
 				t := k.table
-				b.await(of, true, func(number uint64, err error) {
+				b.await(of, b.useOf(&t.ops[op]), func(number uint64, err error) {
 					t.ops[op].Cells[0].Value = int64(number)
 					t.lose(int(op), err)
 				})

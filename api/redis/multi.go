@@ -108,7 +108,9 @@ func exec(c *conn, _ [][]byte) {
 		b.lookUp()
 		before = c.planQueued(&m)
 	}
-	if waiting := slices.Clone(b.late[before.late:]); len(waiting) > 0 && !b.unsure && b.pending-before.pending <= rowsMax {
+	var waiting []late
+	for len(b.late) > before.late && !b.unsure && b.pending-before.pending <= rowsMax { // again if texts left memory meanwhile
+		waiting = append(waiting, b.late[before.late:]...)
 		b.rollBack(before)
 		if err := b.settleQueued(waiting); err != nil {
 			b.known(func(dst []byte) []byte { return b.appendFailure(dst, err) })

@@ -15,8 +15,9 @@ import (
 // arguments are the arguments of a command that is being planned.
 type arguments struct {
 	resp.Arguments
-	b    *batch
-	late []lateID
+	b       *batch
+	late    []lateID
+	removes bool // the command is a write that only removes
 }
 
 // lateID is an id of a call that has a name in place of its number.
@@ -28,7 +29,7 @@ type lateID struct {
 // arguments begins to parse the words of a command. The batch reuses one arguments value for all
 // commands, so functions that run after the planning must not use it.
 func (b *batch) arguments(words [][]byte) *arguments {
-	b.parsed = arguments{resp.Arguments{Words: words, At: 1}, b, nil}
+	b.parsed = arguments{Arguments: resp.Arguments{Words: words, At: 1}, b: b}
 	return &b.parsed
 }
 
@@ -72,9 +73,9 @@ func (a *arguments) rowOf(k key) *uint64 {
 }
 
 // await makes a planned call wait for its ids. If one of them stays unknown, the call fails.
-func (a *arguments) await(write bool, planned func() *call) {
+func (a *arguments) await(use names.Use, planned func() *call) {
 	for _, l := range a.late {
-		a.b.await(l.of, write, func(number uint64, err error) {
+		a.b.await(l.of, use, func(number uint64, err error) {
 			if *l.into = number; err != nil {
 				planned().err = err
 			}

@@ -85,7 +85,7 @@ func pollUsers(a *arguments, users int, form appendOther) {
 	for i := range users {
 		q.polled = append(q.polled, polled{poll: at, user: len(q.polls[at].poll.Users) - users + i})
 		if of := waiting[i]; of != nil {
-			b.await(of, false, func(number uint64, err error) {
+			b.await(of, names.Reads, func(number uint64, err error) {
 				p := &q.polled[from+i]
 				q.polls[p.poll].poll.Users[p.user], p.err = number, err
 			})

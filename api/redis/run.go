@@ -94,7 +94,7 @@ func (b *batch) lookUpTexts(all []late, deadline time.Time) {
 	}
 	texts := make([]*names.Text, len(all))
 	for i, l := range all {
-		texts[i], l.text.Assign = l.text, l.text.Assign || l.write
+		texts[i], l.text.Use = l.text, max(l.text.Use, l.use)
 	}
 	var opt shard.ReadOptions
 	c.freshness(&opt, halfway(deadline), writes...)

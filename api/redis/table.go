@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/names"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/rows"
@@ -71,12 +72,23 @@ func (b *batch) op(k key, kind engine.OpKind, cells ...engine.Cell) int32 {
 	b.pending++
 	at := len(t.ops) - 1
 	if k.late != nil {
-		b.await(k.late, b.writes, func(number uint64, err error) {
+		b.await(k.late, b.useOf(&t.ops[at]), func(number uint64, err error) {
 			t.ops[at].ID = number
 			t.lose(at, err)
 		})
 	}
 	return int32(at)
+}
+
+// useOf returns what an op of the command that is being planned does with its texts.
+func (b *batch) useOf(op *engine.Op) names.Use {
+	switch {
+	case !b.writes:
+		return names.Reads
+	case op.Kind == engine.OpTake || !op.HasValue():
+		return names.Removes
+	}
+	return names.Adds
 }
 
 // before plans an op that reads a row. The read sees the ops that were planned before it, but not
@@ -91,7 +103,7 @@ func (b *batch) fetch(k key) {
 			t.ids = append(t.ids, k.id)
 			b.pending++
 			if k.late != nil {
-				b.await(k.late, false, func(number uint64, err error) { t.got(n, number, err) })
+				b.await(k.late, names.Reads, func(number uint64, err error) { t.got(n, number, err) })
 			}
 		}
 		b.cells = append(b.cells, cell{table: t, row: int32(len(t.ids) - 1), column: int16(k.column), op: false, set: k.set})

@@ -128,14 +128,18 @@ func TestNewTextsOfAPipeline(t *testing.T) {
 		assigns, assigned int
 	}{
 		{"reads", []string{"GET posts:a:like", "HGETALL posts:b", "MGET posts:a:like posts:c:like", "SISMEMBER posts:a:like:members u", "EXISTS posts:a", "COUNTD.UNREAD.GET u", "COUNTD.POLL u", "COUNTD.OUTBOX.LIST u CURSOR p"},
-			[]string{"null", "[]", "[null null]", "0", "0", `["at" 0 "comment" 0]`, `["unread" ["at" 0 "comment" 0] "notices" [] "dots" [] "feed" 0]`, "[]"}, 0, 0},
+			[]string{"null", "[]", "[null null]", "0", "0", `["at" 0 "comment" 0]`, `["unread" ["at" 0 "comment" 0] "notices" [] "dots" [] "feed" 0]`, "-ERR cursor: not a cursor of this command"}, 0, 0},
 		{"refused", []string{"INCRBY posts:a:like x", "MSET posts:a:like 1 posts:b:like x", "SET posts:a:like 1 EX 5", "HSET posts:a love 1", "INCR posts:a", "SADD posts:a:like:members u \xff", "COUNTD.UNREAD.INCR u at x", "COUNTD.DOT.CLEAR shop u KEY", "INCR posts:a:like x"},
 			nil, 0, 0},
 		{"writes", []string{"GET posts:a:like", "INCR posts:a:like", "GET posts:a:like", "INCR posts:b:like", "HINCRBY posts:c view 2", "GET posts:never:like", "SADD posts:d:like:members u v", "INCR posts:a:like", "MSET posts:e:like 5 posts:f:like 6"},
 			[]string{"null", "1", `"1"`, "1", "2", "null", "2", "2", "+OK"}, 2, 8},
 		{"known", []string{"INCR posts:a:like", "SADD posts:d:like:members u v w"}, []string{"3", "1"}, 1, 1},
 		{"transaction", []string{"INCR posts:g:like", "MULTI", "INCR posts:h:like", "HINCRBY posts:h view 1", "EXEC", "INCR posts:i:like"}, []string{"1", "+OK", "+QUEUED", "+QUEUED", "[1 1]", "1"}, 3, 3},
-		{"unread", []string{"COUNTD.UNREAD.INCR u1 at 1 u2 at 2", "COUNTD.UNREAD.GET u1", "COUNTD.UNREAD.RESET u3 COLUMNS 1 at"}, []string{"[1 2]", `["at" 1 "comment" 0]`, `["counts" ["at" 0 "comment" 0] "cleared" ["at" 0]]`}, 1, 3},
+		{"unread", []string{"COUNTD.UNREAD.INCR u1 at 1 u2 at 2", "COUNTD.UNREAD.GET u1", "COUNTD.UNREAD.RESET u3 COLUMNS 1 at"}, []string{"[1 2]", `["at" 1 "comment" 0]`, `["counts" ["at" 0 "comment" 0] "cleared" ["at" 0]]`}, 1, 2},
+		{"removals", []string{"DEL posts:x:like posts:x", "HDEL posts:x like", "GETDEL posts:x:like", "SREM posts:x:like:members x", "SREM posts:a:like:members x", "COUNTD.FEED.UNFOLLOW x y", "COUNTD.FEED.READ x y",
+			"COUNTD.UNREAD.RESET x COLUMNS 1 at", "MULTI", "DEL posts:x", "GET posts:y:like", "EXEC"},
+			[]string{"0", "0", "null", "0", "0", "0", "0", `["counts" ["at" 0 "comment" 0] "cleared" ["at" 0]]`, "+OK", "+QUEUED", "+QUEUED", "[0 null]"}, 0, 0},
+		{"removals and additions", []string{"DEL posts:y", "INCR posts:y:like", "DEL posts:y", "SREM posts:z:like:members b", "SADD posts:z:like:members b", "SREM posts:z:like:members b"}, []string{"0", "1", "1", "0", "1", "1"}, 2, 3},
 		{"calls", []string{"COUNTD.DOT.CLEAR shop u4", "COUNTD.DOT.CLEAR shop u5", "COUNTD.NOTICE.READ news u6"}, nil, 1, 3},
 		{"feeds and outboxes", []string{"COUNTD.FEED.FOLLOW u7 u8 u9", "COUNTD.OUTBOX.ADD u8 p1"}, nil, 2, 4},
 	} {
@@ -189,6 +193,23 @@ func TestNamesWithoutALeader(t *testing.T) {
 		"-OVERLOADED too many writes in flight", "-OVERLOADED too many writes in flight", "-OVERLOADED too many writes in flight", `["unread" ["at" 1 "comment" 0] "notices" [] "dots" [] "feed" 0]`)
 	n.failNames(nil)
 	equalReplies(t, c.do("COUNTD.SESSION p 1", "INCR posts:a:like", "COUNTD.SESSION END", "GET posts:a:like", "HGETALL posts:a"), "+OK", "1", "+OK", `"1"`, `["like" "1"]`)
+}
+
+// Texts that leave memory while others of a transaction are looked up are looked up too, before exec checks the shards.
+func TestTextsThatLeaveMemoryInATransaction(t *testing.T) {
+	n := newTextNode()
+	s := serve(t, n, nil)
+	c := dial(t, s)
+	transaction := []string{"MULTI", "INCR posts:b:like", "SADD posts:c:like:members new", "EXEC"}
+	c.do("INCR posts:a:like", "INCR posts:b:like", "INCR posts:c:like")
+	n.failNames(func(space string, write bool) error {
+		if write {
+			s.Attach(n) // with names that remember nothing
+		}
+		return nil
+	})
+	equalReplies(t, c.do(transaction...), "+OK", "+QUEUED", "+QUEUED", "-CROSSSLOT Keys in request don't hash to the same slot")
+	equalReplies(t, c.do("GET posts:b:like", "GET posts:c:like"), `"1"`, `"1"`)
 }
 
 // A server that has just begun finds the numbers of all texts, each for its own place in the plan.
@@ -271,7 +292,7 @@ func TestTextsOfANode(t *testing.T) {
 	c := dial(t, serve(t, n, nil))
 	c.want(
 		"COUNTD.OUTBOX.ADD alice p:1", "1", "COUNTD.OUTBOX.ADD alice p:2", "1", "COUNTD.OUTBOX.ADD carol p:3", "1", "COUNTD.OUTBOX.ADD alice p:2", "0", "GET users:alice:posts", `"2"`,
-		"COUNTD.OUTBOX.LIST alice", `["p:2" "p:1"]`, "COUNTD.OUTBOX.LIST alice CURSOR p:2", `["p:1"]`, "COUNTD.OUTBOX.LIST alice CURSOR nothing", "[]", "COUNTD.OUTBOX.LIST nobody", "[]",
+		"COUNTD.OUTBOX.LIST alice", `["p:2" "p:1"]`, "COUNTD.OUTBOX.LIST alice CURSOR p:2", `["p:1"]`, "COUNTD.OUTBOX.LIST alice CURSOR nothing", "-ERR cursor: not a cursor of this command", "COUNTD.OUTBOX.LIST nobody", "[]", "COUNTD.OUTBOX.REM nobody p:1", "0", "COUNTD.OUTBOX.REM alice nothing", "0", "GET users:alice:posts", `"2"`, "SREM posts:x:like:members bob", "0", "DEL posts:x users:x", "0",
 		"COUNTD.FEED.RESET bob FOLLOWEES 2 alice carol", "0", "COUNTD.OUTBOX.ADD carol p:4", "1", "COUNTD.FEED.UNREAD bob", "1", "COUNTD.FEED.UNREAD bob DETAIL", `["unread" 1 "followees" ["alice" 0 "carol" 1]]`,
 		"SADD posts:p:4:like:members bob", "1", "INCR posts:p:3:view", "1",
 		"COUNTD.TIMELINE bob LIMIT 2 COUNTS posts MEMBER like", `["posts" [["id" "p:4" "author" "carol" "counts" ["repost" 0 "comment" 0 "like" 1 "view" 0] "member" ["like" 1]] ["id" "p:3" "author" "carol" "counts" ["repost" 0 "comment" 0 "like" 0 "view" 1] "member" ["like" 0]]] "cursor" "3.2"]`,

@@ -23,23 +23,24 @@ func timelineCommands() []spec {
 	adds, reads := auth.Ingest.On(kinds.KeyspaceUsers), auth.Read.On(kinds.KeyspaceUsers)
 	writeFeeds, readFeeds := auth.Write.On(kinds.KeyspaceFeed), auth.Read.On(kinds.KeyspaceFeed)
 	return []spec{
-		{name: "countd.outbox.add", arity: -3, traits: joins | writes, keys: noKeys, need: adds, group: group, does: "publishes a post of an author and counts it", call: changeOutbox((*inbox.Timelines).Publish)},
-		{name: "countd.outbox.rem", arity: -3, traits: joins | writes, keys: noKeys, need: adds, group: group, does: "removes a post of an author and takes it from the count", call: changeOutbox((*inbox.Timelines).Remove)},
+		{name: "countd.outbox.add", arity: -3, traits: joins | writes, keys: noKeys, need: adds, group: group, does: "publishes a post of an author and counts it", call: changeOutbox((*inbox.Timelines).Publish, false)},
+		{name: "countd.outbox.rem", arity: -3, traits: joins | writes, keys: noKeys, need: adds, group: group, does: "removes a post of an author and takes it from the count", call: changeOutbox((*inbox.Timelines).Remove, true)},
 		{name: "countd.outbox.list", arity: -2, traits: joins, keys: noKeys, need: reads, group: group, does: "posts of an author, newest first", call: listOutbox},
 		// Planned commands may change counts of the page, so they are executed first.
 		{name: "countd.timeline", arity: -2, traits: joins | unplanned, keys: noKeys, need: auth.Read.On(kinds.KeyspaceFeed, kinds.KeyspaceUsers), group: group, does: "posts of a user's followees, newest first", call: readTimeline},
 		{name: "countd.feed.reset", arity: -2, traits: joins | writes, keys: noKeys, need: writeFeeds, group: group, does: "marks all posts as seen by a user", call: resetFeed},
-		{name: "countd.feed.follow", arity: -3, traits: joins | writes, keys: noKeys, need: writeFeeds, group: group, does: "adds followees, whose present posts count as seen", call: changeFeed((*inbox.Numbers).Follow)},
-		{name: "countd.feed.unfollow", arity: -3, traits: joins | writes, keys: noKeys, need: writeFeeds, group: group, does: "removes followees and their unread posts", call: changeFeed((*inbox.Numbers).Unfollow)},
-		{name: "countd.feed.read", arity: -3, traits: joins | writes, keys: noKeys, need: writeFeeds, group: group, does: "marks all posts of some followees as seen by a user", call: changeFeed((*inbox.Numbers).ReadFeed)},
+		{name: "countd.feed.follow", arity: -3, traits: joins | writes, keys: noKeys, need: writeFeeds, group: group, does: "adds followees, whose present posts count as seen", call: changeFeed((*inbox.Numbers).Follow, false)},
+		{name: "countd.feed.unfollow", arity: -3, traits: joins | writes, keys: noKeys, need: writeFeeds, group: group, does: "removes followees and their unread posts", call: changeFeed((*inbox.Numbers).Unfollow, true)},
+		{name: "countd.feed.read", arity: -3, traits: joins | writes, keys: noKeys, need: writeFeeds, group: group, does: "marks all posts of some followees as seen by a user", call: changeFeed((*inbox.Numbers).ReadFeed, true)},
 		{name: "countd.feed.unread", arity: -2, traits: joins, keys: noKeys, need: readFeeds, group: group, does: "number of posts that a user has not seen", call: feedUnread},
 	}
 }
 
 // changeOutbox returns a command with an author, a post and an optional KEY. The command replies
 // with 1 if it added or removed the post, else 0.
-func changeOutbox(do func(t *inbox.Timelines, author, id uint64, w *shard.Write) (inbox.Published, error)) func(*arguments) {
+func changeOutbox(do func(t *inbox.Timelines, author, id uint64, w *shard.Write) (inbox.Published, error), removes bool) func(*arguments) {
 	return func(a *arguments) {
+		a.removes = removes
 		author, id := a.id("author", kinds.KeyspaceUsers), a.id("id", kinds.KeyspacePosts)
 		a.Options(a.keyOption())
 		planWrite(a, subject{kind: ofAuthor}, author, 1, func(w *shard.Write) (bool, error) {
@@ -64,6 +65,9 @@ func listOutbox(a *arguments) {
 	a.Fail(err)
 	var ids names.Shown
 	planRead(a, nil, feedRows, func(opt *shard.ReadOptions) ([]counters.Post, error) {
+		if hasAfter && *after == 0 && space != "" {
+			return nil, errBadCursor
+		}
 		posts, _, err := a.node().timelines.Outbox(*author, *after, hasAfter, limit, opt)
 		if err == nil {
 			ids, err = a.node().names.Show(space, names.IDs(posts, func(p counters.Post) uint64 { return p.ID }), opt)
@@ -223,8 +227,9 @@ func appendTimeline(dst []byte, q *inbox.TimelineQuery, p *inbox.TimelinePage, i
 }
 
 // changeFeed returns a command with a user, followees and an optional KEY.
-func changeFeed(do func(n *inbox.Numbers, user uint64, followees []uint64, w *shard.Write) (inbox.Feed, error)) func(*arguments) {
+func changeFeed(do func(n *inbox.Numbers, user uint64, followees []uint64, w *shard.Write) (inbox.Feed, error), removes bool) func(*arguments) {
 	return func(a *arguments) {
+		a.removes = removes
 		user, followees := a.user(), a.followees()
 		writeFeed(a, user, func(w *shard.Write) (inbox.Feed, error) { return do(a.node().unread, *user, followees, w) })
 	}
