@@ -66,13 +66,44 @@ func Beginning(shards map[string]int, divisor int, texts map[string]bool) []cata
 	for i := range all {
 		k := &all[i]
 		k.Divisor = cmp.Or(shards[k.Name], k.Divisor, divisor)
-		ids := k.Name
-		if k.Kind == Unread || k.Kind == Feed {
-			ids = KeyspaceUsers
-		}
+		ids := idsOf(k)
 		if texts[ids] {
 			k.Names = catalog.NamesOf(ids)
 		}
 	}
 	return all
+}
+
+// idsOf returns the built-in keyspace whose ids the rows of a built-in keyspace have.
+func idsOf(k *catalog.Keyspace) string {
+	if k.Kind == Unread || k.Kind == Feed {
+		return KeyspaceUsers
+	}
+	return k.Name
+}
+
+// Missing returns the first keyspace of beginning that a catalog lacks, or nil. If users are its ids, they are
+// texts if and only if they are so in the catalog: the nodes that create the keyspaces may have been told
+// different things, and users must be the same everywhere.
+func Missing(v *catalog.View, beginning []catalog.Keyspace) *catalog.Keyspace {
+	for _, k := range beginning {
+		if _, there := v.Keyspaces[k.Name]; there {
+			continue
+		}
+		if users, there := v.Keyspaces[idsOf(&k)]; there {
+			k.Names = users.Names
+		}
+		return &k
+	}
+	return nil
+}
+
+// NotTexts returns the keyspaces of beginning that should have chosen texts as ids, but have numbers in a catalog.
+func NotTexts(v *catalog.View, beginning []catalog.Keyspace) (names []string) {
+	for _, k := range beginning {
+		if is, there := v.Keyspaces[k.Name]; there && TakesTexts(k.Name) && k.Names != "" && is.Names == "" {
+			names = append(names, k.Name)
+		}
+	}
+	return names
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/kinds"
 )
 
 // maintenanceTick is the interval at which Run checks the catalog if the catalog does not change.
@@ -48,6 +49,7 @@ func NewMaintenance(cfg MaintenanceConfig) *Maintenance {
 // each change, so that a restarted node knows its cluster before it finds other nodes.
 func (m *Maintenance) Run() {
 	kept := uint64(0)
+	warned := false
 	for {
 		view := m.catalog.View()
 		select {
@@ -68,6 +70,10 @@ func (m *Maintenance) Run() {
 			m.cfg.Logger.Debug("the catalog could not be brought up to date", "err", err)
 		}
 		cancel()
+		if numbers := kinds.NotTexts(m.catalog.View(), m.cfg.Builtin); len(numbers) > 0 && !warned {
+			warned = true
+			m.cfg.Logger.Warn("--ids has no effect on keyspaces that exist: their ids are numbers", "keyspaces", numbers)
+		}
 		if applied := m.catalog.Applied(); applied > kept {
 			if err := m.cfg.Catalog.cfg.Group().Snapshotter().Take(); err == nil {
 				kept = applied
@@ -140,12 +146,12 @@ func (m *Maintenance) beginVersion(ctx context.Context) error {
 // cluster lacks some if their creation was interrupted, or if an upgrade has added built-in
 // keyspaces.
 func (m *Maintenance) createBuiltin(ctx context.Context) error {
-	view := m.catalog.View()
-	for _, k := range m.cfg.Builtin {
-		if _, there := view.Keyspaces[k.Name]; there {
-			continue
+	for range m.cfg.Builtin {
+		k := kinds.Missing(m.catalog.View(), m.cfg.Builtin)
+		if k == nil {
+			break
 		}
-		if err := m.cfg.Catalog.MustChange(ctx, &catalog.Command{Create: &catalog.CreateEntry{Keyspace: k}}); err != nil {
+		if err := m.cfg.Catalog.MustChange(ctx, &catalog.Command{Create: &catalog.CreateEntry{Keyspace: *k}}); err != nil {
 			return fmt.Errorf("cannot create keyspace %s: %w", k.Name, err)
 		}
 	}
