@@ -48,18 +48,18 @@ func (p *places) at(hash uint64) (one, other *atomic.Pointer[pair]) {
 }
 
 // put adds a pair, in place of an earlier one of the same key.
-func (p *places) put(hash uint64, new *pair, same func(old *pair) bool) {
+func (p *places) put(hash uint64, added *pair, same func(old *pair) bool) {
 	one, other := p.at(hash)
 	a, b := one.Load(), other.Load()
 	switch {
 	case a == nil || same(a):
-		one.Store(new)
+		one.Store(added)
 	case b == nil || same(b):
-		other.Store(new)
+		other.Store(added)
 	case a.read < b.read:
-		one.Store(new)
+		one.Store(added)
 	default:
-		other.Store(new)
+		other.Store(added)
 	}
 }
 

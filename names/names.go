@@ -199,7 +199,7 @@ func (n *Names) assign(ks *shard.Keyspace, ops names.Ops, numbers []uint64, of *
 // itself was proposed, so its outcome is known.
 func notCounted(err error) error {
 	if errors.Is(err, errs.ErrOutcomeUnknown) {
-		return fmt.Errorf("%w: the ids of the request got no numbers in time: %v", errs.ErrNoLeader, err)
+		return fmt.Errorf("%w: the ids of the request got no numbers in time", errs.ErrNoLeader)
 	}
 	if errors.Is(err, errs.ErrMemoryFull) {
 		return errs.ErrMemoryFull // without the number of an op, which is not one of the request

@@ -44,16 +44,16 @@ type marks struct {
 
 // add adds a mark, unless the last mark covers as many numbers. A time before that of the last mark,
 // which only a restore has, counts as that.
-func (m *marks) add(new mark) {
+func (m *marks) add(added mark) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	all := m.mu.all
 	if n := len(all); n > 0 {
 		last := all[n-1]
-		if new.next <= last.next {
+		if added.next <= last.next {
 			return
 		}
-		if new.at = max(new.at, last.at); new.at/markMillis == last.at/markMillis {
+		if added.at = max(added.at, last.at); added.at/markMillis == last.at/markMillis {
 			m.sum -= last.digest()
 			all = all[:n-1]
 		}
@@ -61,8 +61,8 @@ func (m *marks) add(new mark) {
 	if len(all) == marksMax {
 		all = m.thin(all)
 	}
-	m.sum += new.digest()
-	m.mu.all = append(all, new)
+	m.sum += added.digest()
+	m.mu.all = append(all, added)
 }
 
 // thin leaves every second mark of the older half out.

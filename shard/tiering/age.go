@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/names"
 )
 
@@ -63,12 +64,12 @@ func (a *ages) set(key agedGroup, known knownAge) {
 }
 
 // namesOf returns the keyspace that gives the ids of a shard their numbers, and its group; "" if ids are
-// no texts.
+// no texts, or are users: a user is no less active for being old, so only a layout gives rows of users an age.
 func (t *Tiering) namesOf(s *Shard) (name string, group uint32) {
 	view := t.cfg.Catalog.View()
 	name = view.Keyspaces[s.Keyspace].Names
 	of, there := view.Keyspaces[name]
-	if name == "" || !there {
+	if name == "" || !there || s.Keyspace == kinds.KeyspaceUsers {
 		return "", 0
 	}
 	return name, of.FirstGroup()

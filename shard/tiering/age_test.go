@@ -13,6 +13,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/names"
 	"github.com/countd/countd/shard/errs"
 )
@@ -124,7 +125,8 @@ func TestOrdersOnTexts(t *testing.T) {
 	tiers, s := tieringOfTexts(f, ColdConfig{}, 1)
 	field := func(o TieringJob) string {
 		if err := tiers.checkCold(&o); err != nil {
-			return err.(*errs.ArgumentError).Field
+			refused, _ := errors.AsType[*errs.ArgumentError](err)
+			return refused.Field
 		}
 		return ""
 	}
@@ -140,5 +142,21 @@ func TestOrdersOnTexts(t *testing.T) {
 	}
 	if tiers.agedBy(&TieringJob{Before: 1 << 60}, s)(0, 0) {
 		t.Error("an order for all keyspaces, up to an id, moves texts")
+	}
+}
+
+// Rows of users have no age, however long ago their numbers were given.
+func TestUsersHaveNoAge(t *testing.T) {
+	f := &fakeNames{young: 100}
+	tiers, s := tieringOfTexts(f, ColdConfig{}, 1)
+	view := tiers.cfg.Catalog.View()
+	users := view.Keyspaces["articles"]
+	users.Name = kinds.KeyspaceUsers
+	view.Keyspaces[users.Name] = users
+	for keyspace, old := range map[string]bool{users.Name: false, "articles": true} {
+		s.Keyspace = keyspace
+		if is := tiers.old(s, time.Hour)(0, 50); is != old || tiers.hasAge(s) != old {
+			t.Errorf("%s: old %v, has an age %v", keyspace, is, tiers.hasAge(s))
+		}
 	}
 }
