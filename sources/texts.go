@@ -89,7 +89,7 @@ func deadlineOf(ctx context.Context) time.Time {
 // numbers looks up the numbers of the texts of ops, all together.
 type numbers struct {
 	names   *names.Names
-	assign  bool // texts without a number get one
+	use     names.Use
 	request names.Request
 	late    []lateNumber
 }
@@ -103,7 +103,10 @@ type lateNumber struct {
 // number puts the numbers of texts into ops. A text without a number gets one if assign is set, and
 // has 0 otherwise. number returns ErrMoved if ids do not fit their keyspaces: they did when Check was called.
 func (s *Sink) number(ctx context.Context, t textIDs, ops []*sink.Op, assign bool) error {
-	n := numbers{names: s.names, assign: assign}
+	n := numbers{names: s.names, use: names.Reads}
+	if assign {
+		n.use = names.Adds
+	}
 	for _, op := range ops {
 		if why := t.whyBad(op); why != "" {
 			return fmt.Errorf("%w: keyspace %s: %s", sink.ErrMoved, op.Keyspace, why)
@@ -134,7 +137,7 @@ func (s *Sink) number(ctx context.Context, t textIDs, ops []*sink.Op, assign boo
 func (n *numbers) put(space, text string, set func(number uint64)) {
 	number, late := n.request.Number(n.names, space, []byte(text))
 	if set(number); late != nil {
-		late.Assign = n.assign
+		late.Use = n.use
 		n.late = append(n.late, lateNumber{late, set})
 	}
 }
