@@ -163,10 +163,8 @@ func RestoreShard(ctx context.Context, n RestoreNode, group uint32, stream io.Re
 	facts.Rows += r.changed.Rows
 	facts.Digest += r.changed.Digest
 	facts.SetBack = r.changed.SetBack
-	if !r.merges {
-		if err := r.check(facts); err != nil {
-			return facts, err
-		}
+	if err := r.check(facts); err != nil {
+		return facts, err
 	}
 	return facts, r.openPositions()
 }
@@ -246,7 +244,7 @@ type restore struct {
 	positions [][]dedup.PositionRecord  // positions in each snapshot
 	// positionsDigest is the contribution of positions to the digests of the snapshots.
 	positionsDigest uint64
-	merges          bool                  // the shard has names that the restore keeps, so it may have more than the snapshot
+	merges          bool                  // the shard has given numbers, which the restore keeps, so it may have more than the snapshot
 	closed          bool                  // closePositions was called
 	changed         raftfsm.SnapshotFacts // expected difference between the facts of the shard and the sum of the facts of the snapshots
 
@@ -422,6 +420,12 @@ func (r *restore) check(facts raftfsm.SnapshotFacts) error {
 	led, err := r.leader()
 	if err != nil {
 		return err
+	}
+	if r.merges { // the shard has refused each pair that it has not
+		if led.Rows < facts.Rows {
+			return fmt.Errorf("%w: %d texts, restored were %d", ErrRestoredOther, led.Rows, facts.Rows)
+		}
+		return nil
 	}
 	digest := facts.Digest - r.positionsDigest
 	if r.closed {

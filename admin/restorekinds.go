@@ -26,7 +26,11 @@ func (r *restore) clear(force bool) error {
 		return err
 	}
 	if r.kind == codec.KindNames { // nothing is deleted: what is there must agree
-		r.merges = led.Rows > 0
+		given := names.TextsQuery{Numbers: []uint64{1}}
+		if err := r.read(r.keyspace, &given); err != nil {
+			return err
+		}
+		r.merges = led.Rows > 0 || given.Next > 1 // the digest covers the next number too
 		return r.begin(names.Ops{{Kind: names.Put}})
 	}
 	if led.Rows > 0 && !force {
