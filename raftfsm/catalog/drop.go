@@ -68,6 +68,7 @@ func (c *DropEntry) apply(v *View) (Result, bool) {
 	if k.ownNames() {
 		v.drop(v.Keyspaces[k.Names])
 	}
+	v.takeNamesAlong(k.Names)
 	return Result{Keyspace: k}, true
 }
 

@@ -312,18 +312,38 @@ func (c *SetEverywhereEntry) apply(v *View) (Result, bool) {
 		return Result{Missing: true}, false
 	case k.light():
 		return refused("keyspace %s is everywhere, always", c.Keyspace)
+	case k.Kind == codec.KindNames.String():
+		return refused("keyspace %s is everywhere if one whose ids it names is", c.Keyspace)
 	case slices.ContainsFunc(k.Groups, k.frozen): // each parent is in Groups
 		return refused("shards of keyspace %s are being split", c.Keyspace)
 	}
 	if k.Everywhere == c.Everywhere {
 		return Result{Keyspace: k}, false
 	}
-	k.Everywhere = c.Everywhere
+	v.setEverywhere(k, c.Everywhere)
+	v.takeNamesAlong(k.Names)
+	return Result{Keyspace: v.Keyspaces[k.Name]}, true
+}
+
+func (v *View) setEverywhere(k Keyspace, everywhere bool) {
+	k.Everywhere = everywhere
 	v.Keyspaces[k.Name] = k
 	for _, group := range k.All() {
 		v.revise(group)
 	}
-	return Result{Keyspace: k}, true
+}
+
+// takeNamesAlong makes a names keyspace everywhere if and only if a keyspace whose ids it names is: a local
+// read of such a keyspace needs the numbers too.
+func (v *View) takeNamesAlong(names string) {
+	k, exists := v.Keyspaces[names]
+	everywhere := false
+	for _, of := range v.Keyspaces {
+		everywhere = everywhere || of.Names == names && of.Everywhere
+	}
+	if exists && k.Everywhere != everywhere {
+		v.setEverywhere(k, everywhere)
+	}
 }
 
 func (c *SetLimitsEntry) apply(v *View) (Result, bool) {

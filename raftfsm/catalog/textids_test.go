@@ -68,3 +68,32 @@ func TestTextsNeedAVersion(t *testing.T) {
 	applyCommand(t, c, putNode(aNode("a.1", 2), ""))
 	mustTake(t, c, []catalogStep{{"texts", createTexts("users", "users@ids", [][]string{{"a.1"}, {"a.1"}}), "texts need 2", false}})
 }
+
+// A names keyspace is everywhere as long as a keyspace whose ids it names is, and is never set by itself.
+func TestNamesAreEverywhereWithTheirKeyspaces(t *testing.T) {
+	c := growable(t)
+	everywhere := func(name string, on bool) *Command {
+		return &Command{SetEverywhere: &SetEverywhereEntry{Keyspace: name, Everywhere: on}}
+	}
+	mustTake(t, c, []catalogStep{
+		{"both", createTexts("users", "users@ids", [][]string{{"a.1"}, {"b.1"}}), "", true},
+		{"another with the same names", createTexts("feed", "users@ids", [][]string{{"a.1"}}), "", true},
+	})
+	mustBe := func(step string, want bool) {
+		t.Helper()
+		names := c.View().Keyspaces["users@ids"]
+		if at := c.View().Groups[names.FirstGroup()]; names.Everywhere != want || !c.View().EveryNode(names.FirstGroup()) == want || want && len(at.Replicas) != len(c.View().Nodes) {
+			t.Errorf("%s: names everywhere: %v, at %+v", step, names.Everywhere, at)
+		}
+	}
+	for _, step := range []struct {
+		name     string
+		on, want bool
+	}{{"k", true, false}, {"users", true, true}, {"feed", true, true}, {"users", false, true}, {"feed", false, false}, {"feed", true, true}} {
+		mustTake(t, c, []catalogStep{{step.name, everywhere(step.name, step.on), "", true}})
+		mustBe(step.name, step.want)
+	}
+	mustTake(t, c, []catalogStep{{"names alone", everywhere("users@ids", false), "everywhere if one whose ids it names is", false}})
+	mustTake(t, c, []catalogStep{{"drop of the last one everywhere", drop("feed", c.View().Keyspaces["feed"].Groups[0]), "", true}})
+	mustBe("after the drop", false)
+}
