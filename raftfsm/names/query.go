@@ -57,7 +57,7 @@ type TextsQuery struct {
 	query
 	Numbers []uint64
 	Texts   []string // the answer: for each number its text, "" for a number without one
-	Next    uint64   // the answer: numbers from Next on have no text yet; a number below Next without a text will never have one
+	Next    uint64   // the answer: numbers from Next on have no text yet; only a restore gives a text to a lower number that has none
 }
 
 // Number implements raftfsm.Query.
