@@ -41,10 +41,13 @@ func TestUpgradeThenGrow(t *testing.T) {
 	u.at.MustCtl("verify")
 }
 
+// idArgs are the options for ids that are texts, and for numbers. Numbers are texts too, so all loads are the same.
+var idArgs = [][]string{{"--ids=posts=text", "--ids=users=text"}, nil}
+
 var oneShard = map[string]int{"posts": 1, "users": 1, "unread": 1, "feed": 1}
 
 // TestClusterGrowth multiplies the shards of keyspaces under load, each by 3 and once more by 3,
-// while nodes are killed. In the long form it does so 20 times, with all faults of
+// while nodes are killed. Ids are texts or numbers. In the long form it does so 20 times, with all faults of
 // TestClusterChaos, moves, drains, and pipelines of Redis clients. There, every other pair of rounds
 // begins with a growth without faults, and prints the times of writes before and during it. At the
 // end, each count is the sum of the answered writes, and one order explains all other answers. All
@@ -57,8 +60,12 @@ func TestClusterGrowth(t *testing.T) {
 		store := []string{"shared", "boltdb"}[round%2]
 		t.Run(store, func(t *testing.T) {
 			c := proctest.NewCluster(t, bin, proctest.Options{
-				Nodes: short(3, 4), LogStore: store, Cuttable: *chaos, Shards: oneShard,
+				Nodes: short(3, 4), LogStore: store, Cuttable: *chaos, Shards: oneShard, Args: idArgs[round/2%2],
 			})
+			texts := round/2%2 == 0
+			if k, err := clientOf(t, c.Nodes()...).Keyspaces(t.Context()); err != nil || (k[2].IDs == "text") != texts || k[2].Name != "posts" {
+				t.Fatalf("%+v, %v", k, err)
+			}
 			load := faultLoad(c)
 			var redis *pipelines
 			from := map[string]int{}
