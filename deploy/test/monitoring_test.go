@@ -253,6 +253,7 @@ func serve(t *testing.T) metrics {
 	n.StartReady()
 	n.MustCall("POST", "/v1/counters/posts/incr", map[string]any{"ops": []any{map[string]any{"id": "1", "add": map[string]int{"like": 1}}}}, nil)
 	n.MustCall("GET", "/v1/counters/posts/1", nil, nil)
+	n.MustCall("POST", "/v1/keyspaces/posts/limits", map[string]int{"rows": 1000}, nil)
 
 	queue := proctest.StartRedis(t)
 	conn, err := net.Dial("tcp", queue)
@@ -262,9 +263,9 @@ func serve(t *testing.T) metrics {
 	do(t, err)
 	n.MustCall("PUT", "/v1/sources/likes", map[string]string{"type": "redis-stream", "addr": queue, "key": "likes"}, nil)
 	m := metrics{reference: readText(t, repository+"/docs/REFERENCE.md")}
-	for end := time.Now().Add(must.BecomeMax); !m.has("countd_source_lag_seconds"); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(must.BecomeMax); !m.has("countd_source_lag_seconds") || !m.has("countd_keyspace_limit_used_ratio"); time.Sleep(100 * time.Millisecond) {
 		if m.all = "\n" + n.Text("/metrics"); time.Now().After(end) {
-			t.Fatal("the node does not read the source")
+			t.Fatal("the node does not read the source, or shows no use of a limit")
 		}
 	}
 	return m
