@@ -1,3 +1,7 @@
+//go:build !race
+
+// The benchmarks use nodes of alloc_test.go.
+
 package api
 
 import (
