@@ -138,8 +138,9 @@ func page(show func(context.Context, client.ID, *http.Request) (any, error)) htt
 		if err == nil {
 			answer, err = show(r.Context(), me, r)
 		}
+		refused := new(client.Error)
 		switch {
-		case errors.Is(err, client.ErrBadID):
+		case errors.Is(err, client.ErrBadID), errors.As(err, &refused) && refused.Code == "invalid_argument":
 			w.WriteHeader(http.StatusBadRequest)
 		case err != nil && client.Retryable(err):
 			w.WriteHeader(http.StatusServiceUnavailable)

@@ -81,7 +81,7 @@ async function serve(request, response) {
     if (route === undefined) [status, answer] = [404, {error: 'no such page'}];
     else answer = await route[2](me, ...route[1].exec(path).slice(1));
   } catch (e) {
-    status = e instanceof RangeError ? 400 : e instanceof CountdError && e.retryable ? 503 : 500;
+    status = e instanceof RangeError || e.code === 'invalid_argument' ? 400 : e instanceof CountdError && e.retryable ? 503 : 500;
     answer = {error: e.message};
   }
   response.writeHead(status).end(JSON.stringify(answer) + '\n');

@@ -105,7 +105,7 @@ class Site(http.server.BaseHTTPRequestHandler):
         except ValueError as e:
             status, answer = 400, {"error": str(e)}
         except CountdError as e:
-            status, answer = 503 if e.retryable else 500, {"error": str(e)}
+            status, answer = 400 if e.code == "invalid_argument" else 503 if e.retryable else 500, {"error": str(e)}
         text = json.dumps(answer, separators=(",", ":")).encode() + b"\n"
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
