@@ -47,6 +47,18 @@ func (p *places) at(hash uint64) (one, other *atomic.Pointer[pair]) {
 	return &p[i], &p[i+1]
 }
 
+// find returns the pair of a key with this hash, or nil.
+func (p *places) find(hash uint64, same func(of *pair) bool) *pair {
+	one, other := p.at(hash)
+	if of := one.Load(); of != nil && same(of) {
+		return of
+	}
+	if of := other.Load(); of != nil && same(of) {
+		return of
+	}
+	return nil
+}
+
 // put adds a pair, in place of an earlier one of the same key.
 func (p *places) put(hash uint64, added *pair, same func(old *pair) bool) {
 	one, other := p.at(hash)
@@ -69,12 +81,8 @@ func (c *cache) number(group uint32, text []byte, since int64) (uint64, bool) {
 	if all == nil {
 		return 0, false
 	}
-	one, other := all.byText.at(maphash.Bytes(all.seed, text))
-	p := one.Load()
-	if p == nil || p.text != string(text) || p.group != group {
-		p = other.Load()
-	}
-	if p == nil || p.text != string(text) || p.group != group || p.read < since {
+	p := all.byText.find(maphash.Bytes(all.seed, text), func(of *pair) bool { return of.text == string(text) && of.group == group })
+	if p == nil || p.read < since {
 		return 0, false
 	}
 	return p.number, true
@@ -82,8 +90,8 @@ func (c *cache) number(group uint32, text []byte, since int64) (uint64, bool) {
 
 func (c *cache) since() int64 { return c.now().Add(-pairAgeMax).Unix() }
 
-// numbers sets numbers[i] to the number of texts[i], or to 0, and returns the indexes of those that
-// are not in the cache.
+// numbers sets numbers[i] to the number of texts[i]. It sets 0 for a text that is not in the cache, and returns the
+// indexes of these texts.
 func (c *cache) numbers(group uint32, texts []string, numbers []uint64) (unknown []int) {
 	all, since := c.pairs.Load(), c.since()
 	for i, text := range texts {
@@ -102,13 +110,7 @@ func (p *pairs) ofText(group uint32, text string) *pair {
 	if p == nil {
 		return nil
 	}
-	one, other := p.byText.at(maphash.String(p.seed, text))
-	for _, place := range [...]*atomic.Pointer[pair]{one, other} {
-		if of := place.Load(); of != nil && of.text == text && of.group == group {
-			return of
-		}
-	}
-	return nil
+	return p.byText.find(maphash.String(p.seed, text), func(of *pair) bool { return of.text == text && of.group == group })
 }
 
 // ofNumber returns the pair of a number, or nil.
@@ -116,23 +118,17 @@ func (p *pairs) ofNumber(group uint32, number uint64) *pair {
 	if p == nil {
 		return nil
 	}
-	one, other := p.byNumber.at(hashOf(group, number))
-	for _, place := range [...]*atomic.Pointer[pair]{one, other} {
-		if of := place.Load(); of != nil && of.number == number && of.group == group {
-			return of
-		}
-	}
-	return nil
+	return p.byNumber.find(hashOf(group, number), func(of *pair) bool { return of.number == number && of.group == group })
 }
 
-// hashOf spreads numbers, of which neighbours are read together.
+// hashOf returns a hash that spreads neighbouring numbers.
 func hashOf(group uint32, number uint64) uint64 {
 	hi, lo := bits.Mul64(number^uint64(group)<<40, 0x9e3779b97f4a7c15)
 	return hi ^ lo>>7
 }
 
-// texts sets texts[i] to the text of numbers[i], or to "", and returns the indexes of those that are
-// not in the cache.
+// texts sets texts[i] to the text of numbers[i]. It sets "" for a number that is not in the cache, and returns the
+// indexes of these numbers.
 func (c *cache) texts(group uint32, numbers []uint64, texts []string) (unknown []int) {
 	all, since := c.pairs.Load(), c.since()
 	for i, number := range numbers {

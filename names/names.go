@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-	"unicode/utf8"
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/names"
@@ -22,15 +21,11 @@ import (
 // BytesMax bounds the bytes of a text.
 const BytesMax = names.BytesMax
 
-// Suffix ends the name of a names keyspace. The name before it is that of the keyspace whose ids are
-// texts.
-const Suffix = "@ids"
-
 // Rule is the error for a text that Valid refuses.
 var Rule = fmt.Sprintf("not a text of 1 to %d bytes of UTF-8", BytesMax)
 
 // Valid reports whether a text may be an id: valid UTF-8 of 1 to BytesMax bytes.
-func Valid(text []byte) bool { return len(text) > 0 && len(text) <= BytesMax && utf8.Valid(text) }
+func Valid(text []byte) bool { return names.Valid(text) }
 
 // Node has the methods of a node that this package calls. *shard.Node implements and documents
 // them.
@@ -57,11 +52,7 @@ func New(node Node) *Names {
 
 // Cached returns the number of a text from memory, without a read.
 func (n *Names) Cached(space string, text []byte) (number uint64, ok bool) {
-	ks := n.node.Keyspace(space)
-	if ks == nil {
-		return 0, false
-	}
-	return n.cache.number(ks.FirstGroup, text, n.cache.since())
+	return n.cache.number(n.group(space), text, n.cache.since())
 }
 
 // Find sets numbers[i] to the number of texts[i], or to 0 for an unknown text. A linearizable read,

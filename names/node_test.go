@@ -38,7 +38,7 @@ func TestNamesOfANode(t *testing.T) {
 	node := openNode(t, dir)
 	ks, err := node.CreateKeyspace(t.Context(), shard.Keyspace{Name: "articles", Columns: []string{"like"}, IDs: shard.IDsText})
 	must.Do(t, err)
-	if ks.Names != "articles"+Suffix || ks.IDs != shard.IDsText || node.Keyspace(ks.Names).Kind != kinds.Names {
+	if ks.Names != "articles@ids" || ks.IDs != shard.IDsText || node.Keyspace(ks.Names).Kind != kinds.Names {
 		t.Fatalf("made %+v and %+v", ks, node.Keyspace(ks.Names))
 	}
 	_, err = node.CreateKeyspace(t.Context(), shard.Keyspace{Name: "articles", Columns: []string{"like"}})
@@ -56,7 +56,7 @@ func TestNamesOfANode(t *testing.T) {
 	wantNumbers(t, "new", numbers, 1, 2, 1)
 	must.Do(t, node.Write(ks, &shard.Write{Ops: counters.Ops{{ID: numbers[0], Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 5}}}}, Deadline: soon()}))
 	for _, name := range []string{"users", "unread", "feed"} {
-		if k := node.Keyspace(name); k.Names != "users"+Suffix || k.IDs != shard.IDsText {
+		if k := node.Keyspace(name); k.Names != "users@ids" || k.IDs != shard.IDsText {
 			t.Errorf("keyspace %s has the names %q", name, k.Names)
 		}
 	}
@@ -79,7 +79,7 @@ func TestNamesOfANode(t *testing.T) {
 	}
 	wantNumbers(t, "after a restart", assign(n, "c", "a"), 3, 2)
 
-	_, err = node.DropKeyspace(t.Context(), "articles"+Suffix)
+	_, err = node.DropKeyspace(t.Context(), "articles@ids")
 	if err == nil {
 		t.Error("the names were dropped alone")
 	}

@@ -239,9 +239,11 @@ func (t *Slots) Assign(w *shard.Write) error {
 }
 
 // lookUp calls find for the unknown ids that are not wanted or, if there are none, for the wanted ones. So a request
-// that is refused for want of an id gives no numbers to others. It fails if a keyspace was dropped and made anew since the first
-// decode: the request may have the numbers of one and rows of the other. Each decode compares the groups after it has
-// looked up the keyspace of the rows, so such a request is never complete.
+// that is refused for want of an id gives no numbers to others.
+//
+// It fails if a keyspace was dropped and made anew since the first decode: the request may have the numbers of one
+// and rows of the other. Each decode compares the groups after it has looked up the keyspace of the rows, so such a
+// request is never complete.
 func (t *Slots) lookUp(find func(space string, texts []string, numbers []uint64, wanted bool) error) error {
 	wanted := !slices.ContainsFunc(t.spaces, func(s spaceIDs) bool { return slices.ContainsFunc(s.unknown, s.sought) })
 	for i := range t.spaces {

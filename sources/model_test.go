@@ -204,7 +204,7 @@ func (n *sourceNode) Keyspaces() (all []*shard.Keyspace) {
 	for _, k := range n.Catalog().KeyspacesByName() {
 		all = append(all, &shard.Keyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: len(k.Groups), Divisor: k.Divisor, FirstGroup: k.FirstGroup(), Groups: k.Groups})
 		if n.c.names != nil {
-			all[len(all)-1].Names = k.Name + names.Suffix
+			all[len(all)-1].Names = catalog.NamesOf(k.Name)
 		}
 	}
 	return all
@@ -212,7 +212,7 @@ func (n *sourceNode) Keyspaces() (all []*shard.Keyspace) {
 
 // Keyspace returns a keyspace of names. In the model it has the group of the keyspace of its rows.
 func (n *sourceNode) Keyspace(name string) *shard.Keyspace {
-	k, there := n.Catalog().Keyspaces[strings.TrimSuffix(name, names.Suffix)]
+	k, there := n.Catalog().Keyspaces[strings.TrimSuffix(name, catalog.NamesOf(""))]
 	if !there {
 		return nil
 	}
@@ -515,7 +515,7 @@ func modelText(id uint64) string {
 func (c *sourceCluster) count(k catalog.Keyspace, id uint64, ordinal int) int64 {
 	if c.names != nil {
 		number := make([]uint64, 1)
-		err := names.New(c.node()).Find(k.Name+names.Suffix, []string{modelText(id)}, number, &shard.ReadOptions{})
+		err := names.New(c.node()).Find(catalog.NamesOf(k.Name), []string{modelText(id)}, number, &shard.ReadOptions{})
 		if id = number[0]; err != nil || id == 0 {
 			return 0
 		}

@@ -3,6 +3,7 @@ package names
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/countd/countd/raftfsm"
@@ -17,7 +18,7 @@ func (q *NumbersQuery) Answer(machine raftfsm.Machine, _ *raftfsm.Part, disk boo
 	if !is {
 		return raftfsm.ErrOtherKind
 	}
-	q.Numbers = resized(q.Numbers, len(q.Texts))
+	q.Numbers = slices.Grow(q.Numbers[:0], len(q.Texts))[:len(q.Texts)]
 	return m.read(len(q.Texts), disk, deadline, func(c *contents, i int, block blockReader) (err error) {
 		q.Numbers[i], err = c.number(q.Texts[i], block)
 		return err
@@ -30,7 +31,7 @@ func (q *TextsQuery) Answer(machine raftfsm.Machine, _ *raftfsm.Part, disk bool,
 	if !is {
 		return raftfsm.ErrOtherKind
 	}
-	q.Texts = resized(q.Texts, len(q.Numbers))
+	q.Texts = slices.Grow(q.Texts[:0], len(q.Numbers))[:len(q.Numbers)]
 	// Read it first, so that a number below it is in the blocks that are read later.
 	q.Next = m.current.Load().given.Load()
 	return m.read(len(q.Numbers), disk, deadline, func(_ *contents, i int, block blockReader) error {
@@ -56,13 +57,6 @@ func (q *AgeQuery) Answer(machine raftfsm.Machine, _ *raftfsm.Part, _ bool, _ ti
 	}
 	q.Young = m.current.Load().marks.young(q.Until)
 	return nil
-}
-
-func resized[T any](s []T, n int) []T {
-	if cap(s) < n {
-		return make([]T, n)
-	}
-	return s[:n]
 }
 
 // blockReader returns the body of a block, or nil.

@@ -24,6 +24,9 @@ func Valid[T string | []byte](text T) bool {
 	if len(text) < 1 || len(text) > BytesMax {
 		return false
 	}
+	if bytes, is := any(text).([]byte); is {
+		return utf8.Valid(bytes) // without a copy
+	}
 	return utf8.ValidString(string(text))
 }
 
