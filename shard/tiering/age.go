@@ -86,7 +86,7 @@ func (t *Tiering) layout(s *Shard) IDLayout {
 // hasAge reports whether the age of a shard's rows can be known.
 func (t *Tiering) hasAge(s *Shard) bool {
 	name, _ := t.namesOf(s)
-	return name != "" || t.layout(s).Unit > 0
+	return name != "" || t.cfg.Cold.Layouts[s.Keyspace].Unit > 0
 }
 
 // learn asks a replica of names which numbers have an age, unless the last answer is fresh. If none

@@ -40,7 +40,8 @@ type TieringJob struct {
 	DryRun   bool     `json:"dry_run,omitempty"`  // only return the answers
 
 	// If Before is not 0, a row moves if its id is a number less than Before. Otherwise a row moves if it is
-	// older than OlderThan, by the time in its id or, for a text, by when its number was given. If OlderThan is 0 too, Config.Cold.After replaces it.
+	// older than OlderThan, by the time in its id or, for a text, by when its number was given. If OlderThan is
+	// 0 too, Config.Cold.After replaces it.
 	Before    uint64        `json:"before,omitempty"`
 	OlderThan time.Duration `json:"older_than,omitempty"`
 }

@@ -24,11 +24,7 @@ type allowance struct {
 	left     atomic.Int64 // rows that may be created; the rows of refused and repeated requests count until the next check
 }
 
-// newAllowance returns nil for a keyspace without limits.
 func newAllowance(keyspace string, limits catalog.Limits, route codec.Route, s engine.Stats) *allowance {
-	if limits == (catalog.Limits{}) {
-		return nil
-	}
 	a := &allowance{keyspace: keyspace, route: route}
 	a.left.Store(math.MaxInt64)
 	if limits.Rows > 0 {
