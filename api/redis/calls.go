@@ -122,8 +122,8 @@ func planRead[R any](a *arguments, setsOf *table, rows int, read func(opt *shard
 	b.pending += rows
 }
 
-// planWrite plans a call that changes a subject, whose id is *who unless who is nil. rows is the approximate number of rows that it
-// reads. If an argument has a fault, the fault becomes the reply.
+// planWrite plans a call that changes a subject, whose id is *who unless who is nil. rows is the approximate number of
+// rows that it reads. If an argument has a fault, the fault becomes the reply.
 func planWrite[R any](a *arguments, about subject, who *uint64, rows int, write func(w *shard.Write) (R, error), answer func(dst []byte, r R, resp3 bool) []byte) {
 	b := a.b
 	if b.failed(a.Err) {

@@ -114,7 +114,7 @@ func (a *arguments) followeesOf(texts [][]byte) ([]uint64, error) {
 	return ids, nil
 }
 
-// keyOption returns the resp.Option KEY, whose value is an idempotency key. A repeat of a write with the
+// keyOption returns the option KEY, whose value is an idempotency key. A repeat of a write with the
 // same key has no effect.
 func (a *arguments) keyOption() resp.Option {
 	return resp.TextOption("key", func([]byte) error { return a.b.countOnce(a.Words, a.At-1) })

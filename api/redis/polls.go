@@ -95,7 +95,7 @@ func pollUsers(a *arguments, users int, form appendOther) {
 	b.pending += feedRows * users
 }
 
-// namesOption returns an resp.Option whose values are names of channels or dots.
+// namesOption returns an option whose values are names of channels or dots.
 func namesOption(field string, into *[]string) resp.Option {
 	return resp.ListOption(field, inbox.NamesMax, 1, func(names [][]byte) error {
 		for _, name := range names {
