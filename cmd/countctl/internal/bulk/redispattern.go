@@ -20,15 +20,15 @@ type Pattern struct {
 	Keyspace string
 	Column   string // column of the count; "" if the key or the fields of a hash name it
 
-	glob   string         // glob pattern for SCAN
-	keys   *regexp.Regexp // matches a key of the pattern, even if the text in the place of the id is no number
-	id     int            // number of the group in keys that matches the id
-	column int            // number of the group in keys that matches the column; 0 if there is none
-	texts  bool           // ids are texts
+	glob   string          // glob pattern for SCAN
+	keys   *regexp.Regexp  // matches a key of the pattern, even if the text in the place of the id is no number
+	id     int             // number of the group in keys that matches the id
+	column int             // number of the group in keys that matches the column; 0 if there is none
+	ids    client.Keyspace // decides which ids are good
 }
 
-// TakeTexts makes the pattern take any text as an id, not only numbers.
-func (p *Pattern) TakeTexts() { p.texts = true }
+// Of makes the pattern take the ids of its keyspace. Until then it takes numbers.
+func (p *Pattern) Of(keyspace client.Keyspace) { p.ids = keyspace }
 
 const (
 	idMark     = "{id}"
@@ -135,15 +135,12 @@ func (p *Pattern) match(key string) (id client.ID, column string, ok bool, err e
 	if p.column > 0 {
 		column = m[p.column]
 	}
-	id, err = client.ParseID(m[p.id])
-	if _, number := id.Number(); err == nil && !number && !p.texts {
-		err = fmt.Errorf("%q is %w", m[p.id], client.ErrNotNumber)
-	}
+	id, err = p.ids.ParseID(m[p.id])
 	return id, column, true, err
 }
 
 // hasID reports whether a key matches, with an id that its keyspace may have. An id of digits may be too large.
 func (p *Pattern) hasID(key string) bool {
 	m := p.keys.FindStringSubmatch(key)
-	return m != nil && p.texts || m != nil && m[p.id] != "" && strings.Trim(m[p.id], "0123456789") == ""
+	return m != nil && p.ids.IDs != "" || m != nil && m[p.id] != "" && strings.Trim(m[p.id], "0123456789") == ""
 }

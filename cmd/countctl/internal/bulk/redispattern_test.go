@@ -37,7 +37,7 @@ func TestPatterns(t *testing.T) {
 	if _, column, ok, err := p.match("post:x:likes"); !ok || err == nil || column != "likes" || p.hasID("post:x:likes") {
 		t.Errorf("an id that is no number: %q, %v, %v", column, ok, err)
 	}
-	p.TakeTexts()
+	p.Of(client.Keyspace{IDs: "text"})
 	if id, column, ok, err := p.match("post:x:likes"); !ok || err != nil || id.String() != "x" || column != "likes" || !p.hasID("post:x:likes") {
 		t.Errorf("a text: %s, %q, %v, %v", id, column, ok, err)
 	}

@@ -49,7 +49,7 @@ type statusOutput struct {
 	Groups      []groupOutput        `json:"groups"`
 	Keyspaces   []sizeOutput         `json:"keyspaces"` // for each keyspace, the sum over its groups
 	Total       sizeOutput           `json:"total"`     // sum over all groups
-	Warnings    []warning            `json:"warnings"`
+	Warnings    findings             `json:"warnings"`
 }
 
 // groupOutput is a group with the digest of its leader's replica.
@@ -178,7 +178,7 @@ func (s *statusOutput) addGrowing(keyspaces []client.Keyspace) {
 	for _, k := range keyspaces {
 		if i := slices.IndexFunc(s.Keyspaces, func(of sizeOutput) bool { return of.Keyspace == k.Name }); i >= 0 && k.Growing != nil {
 			s.Keyspaces[i].Growing = k.Growing
-			s.Warnings = append(s.Warnings, growingWarning(k))
+			s.Warnings.keyspace("keyspace_growing", k.Name, "%s", cli.GrowingText(k))
 		}
 	}
 }

@@ -45,18 +45,24 @@ func commandOf(w warning) string {
 
 type findings []warning
 
+// add adds a warning with its command.
+func (f *findings) add(w warning) {
+	w.Run = commandOf(w)
+	*f = append(*f, w)
+}
+
 func (f *findings) warn(code, format string, args ...any) {
-	*f = append(*f, warning{Code: code, Text: fmt.Sprintf(format, args...)})
+	f.add(warning{Code: code, Text: fmt.Sprintf(format, args...)})
 }
 
 func (f *findings) keyspace(code, name, format string, args ...any) {
-	*f = append(*f, warning{Code: code, Text: fmt.Sprintf(format, args...), keyspace: name})
+	f.add(warning{Code: code, Text: fmt.Sprintf(format, args...), keyspace: name})
 }
 
 // node adds a warning about a node. plural is the text if several nodes have the same warning; "" for warnings
 // whose texts always differ.
 func (f *findings) node(code, id, plural, format string, args ...any) {
-	*f = append(*f, warning{Code: code, Text: fmt.Sprintf(format, args...), node: id, plural: plural})
+	f.add(warning{Code: code, Text: fmt.Sprintf(format, args...), node: id, plural: plural})
 }
 
 // group adds a warning about a group. plural is the text if several groups have the same warning.
@@ -66,10 +72,10 @@ func (f *findings) group(code string, g admin.ClusterGroup, plural, format strin
 
 // replica adds a warning about the replica of a group on a node; "" for all its replicas.
 func (f *findings) replica(code string, g admin.ClusterGroup, node, plural, format string, args ...any) {
-	*f = append(*f, warning{Code: code, Text: cli.GroupName(g) + fmt.Sprintf(format, args...), group: cli.GroupName(g), node: node, plural: plural})
+	f.add(warning{Code: code, Text: cli.GroupName(g) + fmt.Sprintf(format, args...), group: cli.GroupName(g), node: node, plural: plural})
 }
 
-func warningsOf(nodes []admin.ClusterNode, groups []admin.ClusterGroup, digests []admin.GroupDigests, version admin.ClusterVersion) []warning {
+func warningsOf(nodes []admin.ClusterNode, groups []admin.ClusterGroup, digests []admin.GroupDigests, version admin.ClusterVersion) findings {
 	found := findings{}
 	dead := map[string]bool{}
 	staying := 0
@@ -94,9 +100,6 @@ func warningsOf(nodes []admin.ClusterNode, groups []admin.ClusterGroup, digests 
 		found.warn("version_held", "the cluster version is held at %d, the nodes support %d", version.Version, version.Max)
 	case slices.ContainsFunc(nodes, func(n admin.ClusterNode) bool { return n.Version != nodes[0].Version }):
 		found.warn("versions_differ", "the nodes run programs of different versions")
-	}
-	for i := range found {
-		found[i].Run = commandOf(found[i])
 	}
 	return found
 }
@@ -182,7 +185,7 @@ func warnOfDifferences(digests []admin.GroupDigests, found *findings) {
 	warned := map[string]bool{}
 	for _, d := range v.differs {
 		if !warned[d.Group] {
-			*found = append(*found, warning{
+			found.add(warning{
 				Code: "replicas_differ", Text: fmt.Sprintf("%s differs at index %d: %s", d.Group, d.Index, d.sides()),
 				group: d.Group, plural: "have replicas that differ",
 			})
@@ -285,14 +288,5 @@ func warningsOfLimits(keyspaces []client.Keyspace, groups []admin.ClusterGroup) 
 			}
 		}
 	}
-	for i := range found {
-		found[i].Run = commandOf(found[i])
-	}
 	return found
-}
-
-func growingWarning(k client.Keyspace) warning {
-	w := warning{Code: "keyspace_growing", Text: cli.GrowingText(k), keyspace: k.Name}
-	w.Run = commandOf(w)
-	return w
 }

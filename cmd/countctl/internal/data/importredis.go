@@ -194,9 +194,7 @@ func redisColumns(ctx context.Context, server *client.Client, patterns []*bulk.P
 		if err != nil {
 			return nil, err
 		}
-		if keyspace.IDs != "" {
-			p.TakeTexts()
-		}
+		p.Of(keyspace)
 		if p.Column != "" {
 			if err := cli.HasColumn(keyspace, p.Column); err != nil {
 				return nil, err
