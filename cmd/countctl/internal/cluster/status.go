@@ -178,7 +178,7 @@ func (s *statusOutput) addGrowing(keyspaces []client.Keyspace) {
 	for _, k := range keyspaces {
 		if i := slices.IndexFunc(s.Keyspaces, func(of sizeOutput) bool { return of.Keyspace == k.Name }); i >= 0 && k.Growing != nil {
 			s.Keyspaces[i].Growing = k.Growing
-			s.Warnings.keyspace("keyspace_growing", k.Name, "%s", cli.GrowingText(k))
+			s.Warnings.growing(k)
 		}
 	}
 }

@@ -290,3 +290,8 @@ func warningsOfLimits(keyspaces []client.Keyspace, groups []admin.ClusterGroup) 
 	}
 	return found
 }
+
+// growing adds the warning about a keyspace that grows.
+func (f *findings) growing(k client.Keyspace) {
+	f.keyspace("keyspace_growing", k.Name, "%s", cli.GrowingText(k))
+}
